@@ -20,9 +20,9 @@ def test_scripts_name_their_arguments(name):
 
 def test_arguments_are_named_in_order_and_numbers_are_converted():
     text = scripts.SCRIPTS["withdraw"].text.decode()
-    line = "local code, side, secret_hash, token, remember_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])\n"
+    line = "local code, side, secret_hash, token, removals_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])\n"
     assert line in text
-    call = scripts.call("withdraw", remember_ms=5, token=b"t", secret_hash=b"", side=b"o", code=b"c")
+    call = scripts.call("withdraw", removals_ms=5, token=b"t", secret_hash=b"", side=b"o", code=b"c")
     assert call == (scripts.SCRIPTS["withdraw"], (b"c", b"o", b"", b"t", 5))
 
 
@@ -56,7 +56,7 @@ def test_permission_is_checked_for_each_command_of_the_scripts_and_of_the_server
     assert checked <= scripted | served | {"SCRIPT"}
 
 
-@pytest.mark.parametrize("names", [{"code"}, {"code", "lease", "remember_ms", "side"}, {"code", "lease", "token"}])
+@pytest.mark.parametrize("names", [{"code"}, {"code", "lease", "removals_ms", "side"}, {"code", "lease", "token"}])
 def test_call_with_other_arguments_is_refused(names):
-    with pytest.raises(TypeError, match="arguments of renew are code, lease, remember_ms"):
+    with pytest.raises(TypeError, match="arguments of renew are code, lease, removals_ms"):
         scripts.call("renew", **dict.fromkeys(names, 1))

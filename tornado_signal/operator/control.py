@@ -75,7 +75,7 @@ class Control:
         self._messages = Messages(lambda: service.store.secret, service.store.now_ms)
         self._replies: dict[int, asyncio.Queue[dict[str, Any]]] = {}  # by the number of the request
         self._tasks: set[asyncio.Task[None]] = set()
-        self._forged = False  # whether the log says that messages are not signed
+        self._refusal_logged = False  # whether the log says that messages are not signed
         self._describing: dict[bool, asyncio.Future[dict[str, Any]]] = {}  # by whether with the history
         self.rotate = self._status.history.rotate
         self._inboxes = {
@@ -207,13 +207,13 @@ class Control:
     def _on_request(self, message: bytes) -> None:
         request = self._messages.read_request(message)
         if request is None:
-            self._refuse()
+            self._log_refused()
         elif request["from"] != self._id:
             self._start(self._reply(request))
 
-    def _refuse(self) -> None:
-        if not self._forged:
-            self._forged = True
+    def _log_refused(self) -> None:
+        if not self._refusal_logged:
+            self._refusal_logged = True
             log.warning(
                 "a message of another process is refused, because it is not signed with the secret of the store, "
                 "repeated, or older than this process; further ones are not logged"
@@ -232,18 +232,18 @@ class Control:
                 raise InvalidAction(f"{request['name']} is not an action of several processes")
             reply["result"] = result
         except (InvalidAction, Unavailable) as error:
-            log.warning("an action of another process failed: %s", error)
+            log.warning("a request of another process failed: %s", error)
             reply["error"] = type(error).__name__
         except Exception as error:
-            log.exception("an action of another process failed")
+            log.exception("a request of another process failed")
             reply["error"] = type(error).__name__
         self._relay.publish(Channel(SCOPE, f"replies {request['from']}"), self._messages.sign(reply))
 
     def _on_reply(self, message: bytes) -> None:
         reply = self._messages.read_reply(message)
         if reply is None:
-            self._refuse()
-        elif reply["number"] in self._replies:
+            self._log_refused()
+        elif reply["number"] in self._replies:  # otherwise it arrived after `REPLY_S`
             self._replies[reply["number"]].put_nowait(reply)
 
 

@@ -58,9 +58,9 @@ async def start_admin_server(
 
 
 def log_start(urls: list[str], admin: list[socket.socket], settings: Settings, descriptors: int) -> None:
-    """Log missing ICE servers, unencrypted webhooks, and the URLs of the public and the admin listener.
+    """Log warnings about the settings, the limit of connections, and the URLs of the public and the admin listener.
 
-    The log also names the room for connections. A process has descriptors for `descriptors` of them.
+    A process has file descriptors for `descriptors` connections.
     """
     if not (settings.stun_servers or settings.turn_servers or settings.turn_provider):
         log.info("ICE servers: %s", NO_ICE_SERVERS)

@@ -161,6 +161,7 @@ class ProtocolConnection(ClientConnection):
         return None
 
     async def _complete_message(self, work: Awaitable[object], context: RequestContext, size: int) -> None:
+        """Do a message's work, and free its place in the limits. Unless messages overlap, process the next one."""
         try:
             await self.complete(work, context)
         finally:

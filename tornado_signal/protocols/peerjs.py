@@ -74,11 +74,11 @@ class PeerJsConnection(ProtocolConnection):
 
     __slots__ = (
         "_absent",
-        "_early",
-        "_flaw",
+        "_before_open",
         "_kept_bytes",
         "_member",
         "_peer_id",
+        "_query_error",
         "_recent",
         "_token",
         "_unconfirmed",
@@ -89,17 +89,17 @@ class PeerJsConnection(ProtocolConnection):
             handshake.query_arguments.get(name, [b""])[0].decode("utf-8", "replace") for name in ("id", "token", "key")
         )
         super().__init__(relay, handshake, socket, key)
-        self._flaw = ""  # why the query is refused, or empty
+        self._query_error = ""  # why the query is refused, or empty
         if not (peer_id and token and key):
-            self._flaw = "No id, token, or key supplied to websocket server"
+            self._query_error = "No id, token, or key supplied to websocket server"
         elif max(len(peer_id), len(key)) > MAX_NAME:
-            self._flaw = f"Id and key may have at most {MAX_NAME} characters"
-        self._peer_id = "" if self._flaw else peer_id
+            self._query_error = f"Id and key may have at most {MAX_NAME} characters"
+        self._peer_id = "" if self._query_error else peer_id
         # A token can be a JSON Web Token, of which only a hash is kept. A renewed one has the same subject.
         subject = self.grant.subject if self.grant is not None else ""
         self._token = hash_owner("subject", subject) if subject else hashlib.sha256(token.encode()).hexdigest()[:32]
         self._member = False
-        self._early: list[bytes] | None = []  # messages for the client, until OPEN has been sent
+        self._before_open: list[bytes] | None = []  # messages for the client, until OPEN has been sent
         self._absent: dict[str, Absent] = {}
         self._kept_bytes = 0
         self._unconfirmed: dict[str, asyncio.Future[None]] = {}  # the latest message to each id
@@ -128,8 +128,9 @@ class PeerJsConnection(ProtocolConnection):
             context.grant.require_info(self._peer_id)
 
     async def _claim(self, context: RequestContext) -> None:
-        if self._flaw:
-            self._reject("ERROR", self._flaw)
+        """Claim the id. Notify its earlier owner, send OPEN and what arrived before it, and report the arrival."""
+        if self._query_error:
+            self._reject("ERROR", self._query_error)
             return
         try:
             self._admit_id(context)
@@ -146,10 +147,11 @@ class PeerJsConnection(ProtocolConnection):
         if self.closed:
             await self._leave()
             return
+        # On Redis a lease is also new if an earlier one expired while its connection stayed open.
         if joined is RENEWED or self.relay.shared:
             await self._publish(inbox(self.scope, self._peer_id), TAKEN_OVER + self.owner.encode())
         self.socket.send(OPEN)
-        early, self._early = self._early or [], None
+        early, self._before_open = self._before_open or [], None
         for message in early:
             self.relayed(message)
         await self._publish(Channel(self.scope, f"arrival {self._peer_id}"), ARRIVED)
@@ -203,12 +205,12 @@ class PeerJsConnection(ProtocolConnection):
     # Messages
 
     def relayed(self, message: bytes) -> None:
-        if self._early is None and message.startswith(b"{") and not self.relay.shared:
+        if self._before_open is None and message.startswith(b"{") and not self.relay.shared:
             self.socket.send(message)
-        elif self._early is not None:
-            early_bytes = sum(map(len, self._early)) + len(message)
-            if (len(self._early) < MAX_KEPT and early_bytes <= MAX_KEPT_BYTES) or message.startswith(TAKEN_OVER):
-                self._early.append(message)
+        elif self._before_open is not None:
+            early_bytes = sum(map(len, self._before_open)) + len(message)
+            if (len(self._before_open) < MAX_KEPT and early_bytes <= MAX_KEPT_BYTES) or message.startswith(TAKEN_OVER):
+                self._before_open.append(message)
         elif not message.startswith(TAKEN_OVER):
             self._receive(message)
         elif message != TAKEN_OVER + self.owner.encode():

@@ -54,7 +54,7 @@ class Acknowledgement:
     always: bool = False
     lag_s: int = 24  # the time after which a silent replica is ignored. The default fits Redis' default node timeout
 
-    def outlast(self, node_timeout_s: float) -> None:
+    def set_replica_timeout(self, node_timeout_s: float) -> None:
         """Wait for a silent replica until a primary in a minority has stopped serving.
 
         Such a primary stops at most 1.5 times `cluster-node-timeout` after the cut: nodes are pinged twice in that

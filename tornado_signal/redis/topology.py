@@ -120,16 +120,16 @@ class Topology:
             raise OperatorError(f"Redis cannot be used: {problem}; see --redis-nodes and the credentials")
         self._announced = self.primaries[:]
         if self._sentinel:
-            self.acknowledgement.outlast(max(report.down_after_s for report in self._reports))
+            self.acknowledgement.set_replica_timeout(max(report.down_after_s for report in self._reports))
         else:
             await self._read_node_timeout()
 
     async def _read_node_timeout(self) -> None:
-        """Read how long a primary in a minority serves. Keep the default if the node hides it."""
+        """Read how long a primary without a majority accepts writes. Keep the default if a node hides that."""
         replies = [await node.reads.submit((b"CONFIG", b"GET", b"cluster-node-timeout")) for node in self.primaries]
         timeouts = [int(reply[1]) for reply in replies if isinstance(reply, list) and len(reply) == 2]
         if len(timeouts) == len(replies):
-            self.acknowledgement.outlast(max(timeouts) / 1000)
+            self.acknowledgement.set_replica_timeout(max(timeouts) / 1000)
 
     def node_at(self, address: Address) -> Node:
         node = self._nodes.get(address)

@@ -29,7 +29,7 @@ RENEW_S: Final = 8.0
 RENEWED_AT_ONCE: Final = 500  # groups
 MAX_UNCONFIRMED_BYTES: Final = 16 << 20  # messages that Redis has not received yet; further ones are dropped
 MESSAGE_BYTES: Final = 1024  # approximate memory of such a message, in addition to its content
-MAX_NOT_LEFT: Final = 10_000  # leases to release when Redis responds again; others expire with their process
+MAX_UNRELEASED: Final = 10_000  # leases to release when Redis responds again; others expire with their process
 PROCESS_BYTES: Final = 8  # the process id before each message
 PUBLISHERS_KEPT: Final = 4096  # whose addresses are not encoded or decoded again
 
@@ -80,11 +80,11 @@ class RedisRelay:
         self._feed = ChangeFeed(client, self, self._on_message)
         self._unconfirmed_bytes = 0
         self._leases: dict[Channel, dict[str, Registered]] = {}
-        self._unsure: set[Channel] = set()  # groups whose latest leases a new primary can lack
-        self._not_left: dict[tuple[Channel, str, str], float] = {}  # when to stop trying to release these leases
+        self._maybe_incomplete: set[Channel] = set()  # groups whose latest leases a new primary can lack
+        self._unreleased: dict[tuple[Channel, str, str], float] = {}  # when to stop trying to release these leases
         self._failovers = 0
         self._loop = asyncio.get_running_loop()
-        self._repeated = [Repeating(self._renew_all, RENEW_S), Repeating(self._leave_again, RENEW_S)]
+        self._repeated = [Repeating(self._renew_all, RENEW_S), Repeating(self._release_again, RENEW_S)]
 
     # Channels
 
@@ -116,15 +116,15 @@ class RedisRelay:
         return self._local.receivers(channel)
 
     def publish(self, channel: Channel, message: bytes, publisher: str = "") -> "int | asyncio.Future[int]":
-        reached = self._local.publish(channel, message)
+        local_receivers = self._local.publish(channel, message)
         if self._unconfirmed_bytes + len(message) + MESSAGE_BYTES > MAX_UNCONFIRMED_BYTES:
-            return reached
+            return local_receivers  # Redis has too much to confirm: other servers miss the message
         key = self._key(channel)
-        counted: asyncio.Future[int] = self._loop.create_future()
-        self._send(key, self._client.process_id + _encode_publisher(publisher) + message, counted, moved=False)
-        return reached or counted
+        servers: asyncio.Future[int] = self._loop.create_future()
+        self._send(key, self._client.process_id + _encode_publisher(publisher) + message, servers, moved=False)
+        return local_receivers or servers
 
-    def _send(self, key: bytes, message: bytes, counted: "asyncio.Future[int]", *, moved: bool) -> None:
+    def _send(self, key: bytes, message: bytes, servers: "asyncio.Future[int]", *, moved: bool) -> None:
         """Publish a message on Redis, and set the number of servers that it reached."""
         node = self._topology.node(key_slot(key))
 
@@ -133,12 +133,12 @@ class RedisRelay:
             reply = sent.result()
             if isinstance(reply, ErrorReply) and reply.kind == "MOVED" and not moved:
                 self._topology.moved(*reply.elsewhere(node.address))
-                self._send(key, message, counted, moved=True)
+                self._send(key, message, servers, moved=True)
                 return
             if isinstance(reply, Failure):
                 self._topology.refresh_soon()
-            if not counted.done():
-                counted.set_result(reply if isinstance(reply, int) else 0)
+            if not servers.done():
+                servers.set_result(reply if isinstance(reply, int) else 0)
 
         self._unconfirmed_bytes += len(message) + MESSAGE_BYTES
         node.messages.submit((b"SPUBLISH", key, message)).add_done_callback(on_reply)
@@ -172,7 +172,7 @@ class RedisRelay:
             raise
         if joined in (JoinResult.NEW, JoinResult.RENEWED):
             self._leases.setdefault(group, {})[lease.member] = registered
-            self._not_left.pop((group, lease.member, lease.owner), None)
+            self._unreleased.pop((group, lease.member, lease.owner), None)
         return joined
 
     async def _join(self, group: Channel, registered: Registered, *, again: bool = False) -> JoinResult:
@@ -184,7 +184,7 @@ class RedisRelay:
             self._remove(group, member)
         try:
             await self._call("leave", group, member, owner)
-            self._not_left.pop((group, member, owner), None)
+            self._unreleased.pop((group, member, owner), None)
         except Unavailable:
             self._leave_later(group, member, owner)
 
@@ -199,9 +199,9 @@ class RedisRelay:
             del self._leases[group]
 
     def _leave_later(self, group: Channel, member: str, owner: str) -> None:
-        """Release a lease when Redis responds again. Without it for longer, all leases of the process expire."""
-        if len(self._not_left) < MAX_NOT_LEFT:
-            self._not_left.setdefault((group, member, owner), self._loop.time() + 2 * LIFETIME_MS / 1000)
+        """Release a lease when Redis responds again. If that takes longer, all leases of the process expire."""
+        if len(self._unreleased) < MAX_UNRELEASED:
+            self._unreleased.setdefault((group, member, owner), self._loop.time() + 2 * LIFETIME_MS / 1000)
 
     async def find(self, group: Channel, member: str) -> Lease | None:
         reply = await self._client.call_key(b"HGET", self._key(group) + b":l", member)
@@ -218,8 +218,8 @@ class RedisRelay:
         """Renew the leases of all groups. Those of a node that does not respond delay no others."""
         failovers, self._failovers = self._failovers, self._client.metrics.failovers
         if failovers != self._failovers:
-            self._unsure.update(self._leases)
-        self._unsure &= self._leases.keys()
+            self._maybe_incomplete.update(self._leases)
+        self._maybe_incomplete &= self._leases.keys()
         groups = list(self._leases)
         renewals: set[asyncio.Task[None]] = set()
         try:
@@ -232,22 +232,23 @@ class RedisRelay:
             for renewal in renewals:
                 renewal.cancel()
 
-    async def _leave_again(self) -> None:
+    async def _release_again(self) -> None:
         """Release the leases that Redis did not release when it was asked to."""
         now_s = self._loop.time()
-        self._not_left = {left: until_s for left, until_s in self._not_left.items() if until_s > now_s}
-        await asyncio.gather(*(self.leave(*left) for left in self._not_left))
+        self._unreleased = {left: until_s for left, until_s in self._unreleased.items() if until_s > now_s}
+        await asyncio.gather(*(self.leave(*left) for left in self._unreleased))
 
     async def _renew(self, group: Channel) -> None:
+        """Renew a group's leases. If Redis may have lost some of them, register all again."""
         with contextlib.suppress(Unavailable):
-            members = 0 if group in self._unsure else await self._call("renew", group, self._process, LIFETIME_MS)
-            if members:
-                self._local.publish(group, COUNTED + b"%d" % members)
-            else:
-                self._unsure.add(group)
-                for registered in list(self._leases.get(group, {}).values()):
-                    await self._register_again(group, registered)
-            self._unsure.discard(group)
+            if group not in self._maybe_incomplete:
+                if members := await self._call("renew", group, self._process, LIFETIME_MS):
+                    self._local.publish(group, COUNTED + b"%d" % members)  # receivers compare it with theirs
+                    return
+                self._maybe_incomplete.add(group)
+            for registered in list(self._leases.get(group, {}).values()):
+                await self._register_again(group, registered)
+            self._maybe_incomplete.discard(group)
 
     async def _register_again(self, group: Channel, registered: Registered) -> None:
         """Register a lease that Redis can have lost, unless it was released meanwhile or has another owner."""

@@ -30,15 +30,16 @@ async def nearby_topic(context: RequestContext) -> str:
     """Return the topic of the client's network and origin.
 
     It changes every day at 0:00 UTC. Yesterday's topic stays for another day while it has unanswered sessions. Raise
-    PathNotFound if it is off, or an untrusted proxy hides the networks of clients.
+    PathNotFound if the setting `nearby` is off, or a proxy hides the networks of clients.
     """
     service = context.service
+    # Behind a proxy that reports no addresses, one address without limits stands for many clients.
     hidden = service.proxy_reported and not context.client.limited
     if hidden or not service.settings.nearby:
         raise PathNotFound
     network, day = network_of(context.client_address), service.store.now_ms() // DAY_MS
     yesterday, today = (_topic(service.store.secret, context.origin, network, each) for each in (day - 1, day))
-    used = [TopicRange(prefix + yesterday, False) for prefix in sorted(USES)]
+    used = [TopicRange(prefix + yesterday, False) for prefix in USES]
     _, count = await service.store.topics(context.origin, 0, 1, sorted(used))
     return yesterday if count else today
 

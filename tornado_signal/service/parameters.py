@@ -60,7 +60,7 @@ def check_optional_string(value: object, name: str, least: int = 1, most: int | 
 
 
 def check_integer(value: object, name: str, least: int, most: int) -> int:
-    """Check an integer from `least` to `most`. As in JSON Schema, 1.0 is one."""
+    """Check an integer from `least` to `most`. As in JSON Schema, 1.0 is an integer."""
     if type(value) is float and value.is_integer():
         value = int(value)
     if type(value) is not int or not least <= value <= most:

@@ -102,12 +102,12 @@ class Watches:
         self.loop = asyncio.get_running_loop()
         self.ending = False  # whether all watches end and no new wait starts
         self._by_key: dict[bytes, set[Watch]] = {}
-        self.timers = TimerWheel[Watch](TICK_S, self._end_later)
+        self.timers = TimerWheel[Watch](TICK_S, self._enqueue_end)
         # The watches to wake by key, each with the time of the change. The keys are in the order in which they wake a
         # watch. A key can stay there after its watches have closed.
         self._changed: dict[bytes, dict[Watch, float]] = {}
         self._changed_keys: deque[bytes] = deque()
-        self._late: deque[Watch] = deque()
+        self._to_end: deque[Watch] = deque()
         self._waking = False
 
     def __len__(self) -> int:
@@ -145,12 +145,13 @@ class Watches:
             waiting = [watch for watching in self._by_key.values() for watch in watching]
             self._end_some(waiting, math.ceil(TICK_S * max(END_PER_S, len(waiting) / END_S)))
 
-    def _end_some(self, waiting: list[Watch], count: int) -> None:
-        self._late.extend(waiting[-count:])
-        del waiting[-count:]
+    def _end_some(self, remaining: list[Watch], count: int) -> None:
+        """End `count` watches now, and as many at each further tick."""
+        self._to_end.extend(remaining[-count:])
+        del remaining[-count:]
         self._wake_soon()
-        if waiting:
-            self.loop.call_later(TICK_S, self._end_some, waiting, count)
+        if remaining:
+            self.loop.call_later(TICK_S, self._end_some, remaining, count)
 
     def forget(self, watch: Watch, key: bytes) -> None:
         """Remove a closed watch, which calls this."""
@@ -162,8 +163,8 @@ class Watches:
         if changed is not None:
             changed.pop(watch, None)
 
-    def _end_later(self, watch: Watch) -> None:
-        self._late.append(watch)
+    def _enqueue_end(self, watch: Watch) -> None:
+        self._to_end.append(watch)
         self._wake_soon()
 
     def _wake_soon(self) -> None:
@@ -174,8 +175,8 @@ class Watches:
     def _wake_some(self) -> None:
         try:
             for _ in range(WAKE_STEP):
-                if self._late:
-                    self._late.popleft().wake()
+                if self._to_end:
+                    self._to_end.popleft().wake()
                 if self._changed_keys:
                     key = self._changed_keys.popleft()
                     watching = self._changed[key]
@@ -185,9 +186,9 @@ class Watches:
                         watch.change(changed_s)
                     else:
                         del self._changed[key]
-                elif not self._late:
+                elif not self._to_end:
                     break
         finally:  # an error of one watch must not stop the others
-            self._waking = bool(self._late or self._changed_keys)
+            self._waking = bool(self._to_end or self._changed_keys)
             if self._waking:
                 self.loop.call_soon(self._wake_some)

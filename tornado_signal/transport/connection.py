@@ -133,8 +133,7 @@ class Connection(asyncio.Protocol):
         self._waiting = b""
         self.state.remove(self)
         self._release()
-        # An exception that has been raised refers to what raised it: kept here, it would keep the request and its
-        # response for as long as the garbage collector likes.
+        # Do not keep the failed future: the traceback of its exception refers to the request and its response.
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
             end(drained)

@@ -37,7 +37,7 @@ IDLE_SEARCHED: Final = (
     500  # idle connections, for those of one address. A client can cause this with each new connection
 )
 CLOSE_LATER_STEP: Final = 1000  # WebSockets whose end is planned per event-loop iteration
-ACCEPT_CALM_S: Final = 60.0  # without such an error, until the next one is logged
+ACCEPT_LOG_S: Final = 60.0  # without such an error, until the next one is logged
 ACCEPT_PAUSE_S: Final = 1.0  # after the kernel has refused to hand one over
 PLAIN_HTTP_ERROR: Final = b'{"error":"This port is for HTTPS: use https:// or wss://"}'
 PLAIN_HTTP_FIELDS: Final = (
@@ -212,18 +212,18 @@ class Server:
     def _accept(self, listening: socket.socket) -> None:
         self._admit(self._accept_some(listening, ACCEPT_STEP))
 
-    def _accept_some(self, listening: socket.socket, most: int) -> list[tuple[socket.socket, Any]]:
+    def _accept_some(self, listening: socket.socket, max_count: int) -> list[tuple[socket.socket, Any]]:
         accepted: list[tuple[socket.socket, Any]] = []
-        while len(accepted) < most:
+        while len(accepted) < max_count:
             try:
                 accepted.append(listening.accept())
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break
             except OSError as error:  # such as no descriptors left
-                if self.state.tls is None:  # the event loop has the same error, and pauses
+                if self.state.tls is None:  # the event loop also accepts, gets this error and logs it
                     break
                 now_s = self._loop.time()
-                if now_s - self._accept_failed_s >= ACCEPT_CALM_S:
+                if now_s - self._accept_failed_s >= ACCEPT_LOG_S:
                     log.error("cannot accept connections: %s", error.strerror)
                 self._accept_failed_s = now_s
                 self._loop.remove_reader(listening.fileno())

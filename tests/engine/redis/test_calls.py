@@ -105,7 +105,7 @@ async def test_repeated_change_differs_from_another_call(redis, under):
         partition = store.partitions.of_topic(one.origin, "topic")
 
         async def run(name, code, token, **more):
-            call = scripts.call(name, code=code, secret_hash=b"", token=token, remember_ms=60_000, **more)
+            call = scripts.call(name, code=code, secret_hash=b"", token=token, removals_ms=60_000, **more)
             return (await store.client.run(partition.slot, partition.keys(code), call))[0]
 
         for name, more, states in (

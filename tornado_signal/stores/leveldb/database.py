@@ -168,7 +168,7 @@ class Database:
         """Open the directory and load the state, in a thread."""
         self._db, state = await asyncio.to_thread(self._open_measured)
         self._loaded(state)
-        self._show(Snapshot(self._db))
+        self._replace_snapshot(Snapshot(self._db))
         self._group = Group(self._db, self._sync)
         self._thread.start()
         self._measuring = self._loop.call_later(MEASURE_S, self._measure)
@@ -201,7 +201,7 @@ class Database:
         """
         if self._snapshot is not None:
             log.error("a read of %s failed (%s): refusing requests until it is reopened", self._path, reason(error))
-            self._show(None)
+            self._replace_snapshot(None)
             if not self._writing:  # otherwise `_written` or `_failed` fails the changes at the end of that write
                 self._writing = True
                 self._fail_changes(self._group)
@@ -239,13 +239,12 @@ class Database:
         try:
             # LevelDB merges each level into the next one but does not rewrite the last. Entries that were written and
             # deleted in memory would stay forever. So first write a table that spans all keys, and then merge it down.
-            await asyncio.to_thread(self._compact, layout.AFTER_ALL, layout.AFTER_ALL)
+            await asyncio.to_thread(self._flush)
             await self.commit(Change([], [layout.BEFORE_ALL, layout.AFTER_ALL]), lambda committed: None)
             for start, stop in await asyncio.to_thread(self._slices):
                 _ = self.snapshot  # raises if the database was closed or failed
                 await asyncio.to_thread(self._compact, start, stop)
-            # Delete the files that readers used until now.
-            await asyncio.to_thread(self._compact, layout.AFTER_ALL, layout.AFTER_ALL)
+            await asyncio.to_thread(self._flush)  # deletes the files that readers used until now
         except plyvel.Error as error:
             raise self.failed(error) from error
 
@@ -301,7 +300,7 @@ class Database:
         self.metrics.writes.observe(group.took_s)
         self.metrics.changes.observe(len(group.changes))
         broken = self._snapshot is None  # a read failed during the write
-        self._show(Snapshot(self._db))
+        self._replace_snapshot(Snapshot(self._db))
         for on_committed, waiter in group.changes:
             try:
                 on_committed(True)
@@ -333,7 +332,7 @@ class Database:
             self.space.ran_out()
 
     def _fail_changes(self, *groups: Group) -> None:
-        self._show(None)
+        self._replace_snapshot(None)
         for failed in groups:
             for on_committed, _ in failed.changes:
                 guarded(on_committed, False)
@@ -347,20 +346,20 @@ class Database:
         self.metrics.reopened += 1
         self._db = db
         self._loaded(loaded)
-        self._show(Snapshot(db))
+        self._replace_snapshot(Snapshot(db))
         self._group = Group(db, self._sync)
         self._writing = False
         if self._closing.is_set():
             self._stop()
 
-    def _show(self, snapshot: Snapshot | None) -> None:
+    def _replace_snapshot(self, snapshot: Snapshot | None) -> None:
         # Close it explicitly: reading or freeing a snapshot while the thread closes the database crashes the process.
         if self._snapshot is not None:
             self._snapshot.close()
         self._snapshot = snapshot
 
     def _stop(self) -> None:
-        self._show(None)
+        self._replace_snapshot(None)
         self._jobs.put(None)
 
     # In another thread
@@ -435,6 +434,10 @@ class Database:
                 else:
                     slices.append((start, stop))
         return slices
+
+    def _flush(self) -> None:
+        """Write LevelDB's memory to a table, and delete unused files. Compacting an empty range does both."""
+        self._compact(layout.AFTER_ALL, layout.AFTER_ALL)
 
     def _compact(self, start: bytes, stop: bytes) -> None:
         with self._compacting:

@@ -55,9 +55,9 @@ class Space:
         self._exhausted, self._exhausted_s = "disk", time.monotonic()
 
     def families(self) -> Iterator[Family]:
-        yield Family("gauge", "store_max_bytes", "What the data directory may hold.", self.max_bytes)
-        yield Family("gauge", "store_free_bytes", "What is free on its disk.", self.free_bytes)
-        yield Family("gauge", "store_full", "Whether nothing is published for want of room.", bool(self.full))
+        yield Family("gauge", "store_max_bytes", "The maximum size of the data directory.", self.max_bytes)
+        yield Family("gauge", "store_free_bytes", "Free bytes on its disk.", self.free_bytes)
+        yield Family("gauge", "store_full", "Whether offers are refused for lack of space.", bool(self.full))
 
     def admit(self, size: int, memory_bytes: int = 0) -> None:
         """Check that there is space for `size` bytes of new data.
@@ -102,11 +102,12 @@ class Space:
         with contextlib.suppress(OSError):
             disk = shutil.disk_usage(self._path)
             self.reserve_bytes = min(self.wanted_bytes, disk.total // 4)
-            # Systems without this function, such as macOS, are for development only.
+            # Systems without `posix_fallocate`, such as macOS, are for development only.
             self._ballast_bytes = self.reserve_bytes // 2 if hasattr(os, "posix_fallocate") else 0
+            # With the ballast written, half a reserve is free above the reserve: the ballast itself refuses no data.
             if self._ballast_bytes and disk.free >= self.reserve_bytes + 2 * self._ballast_bytes:
                 with contextlib.suppress(OSError):  # the measurement does not depend on the ballast
-                    self._load_ballast()
+                    self._write_ballast()
                 disk = shutil.disk_usage(self._path)
             self.size_bytes, self.free_bytes = files.size_bytes(self._path), disk.free
             # Half of the free space is left to LevelDB's merges.
@@ -114,7 +115,7 @@ class Space:
             self.capacity_bytes = min(self.max_bytes, self.size_bytes + free_bytes // 2)
             self._measured_bytes = written
 
-    def _load_ballast(self) -> None:
+    def _write_ballast(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             if self._ballast.stat().st_size == self._ballast_bytes:
                 return

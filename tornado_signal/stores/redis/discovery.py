@@ -132,7 +132,7 @@ class Discovery:
         self, partition: Partition, bounds: Bounds, many: int
     ) -> tuple[int, int, list[tuple[bytes, int]]]:
         """Return the counts of a partition's sessions and of its topics in ranges, and the first of these topics."""
-        call = scripts.call("topics", many=many, remember_ms=self._timeout_ms)
+        call = scripts.call("topics", many=many, removals_ms=self._timeout_ms)
         more = list(itertools.chain.from_iterable(bounds))
         again, *reply = await self._run_once(partition, call, *more)
         if again:
@@ -292,14 +292,20 @@ class Discovery:
         self._watches.changed(channel)
 
     async def _run(self, script: str, partition: Partition, **arguments: bytes | int) -> list[Any]:
-        """Run a script of a topic until no session is left that has expired. Return its last reply."""
-        call, again = scripts.call(script, remember_ms=self._timeout_ms, **arguments), 1
-        while again:
-            again, *reply = await self._run_once(partition, call)
+        """Run a script of a topic, and return its reply.
+
+        Each run first removes up to 50 expired sessions. While more are left, it answers nothing else.
+        """
+        call, must_repeat = scripts.call(script, removals_ms=self._timeout_ms, **arguments), 1
+        while must_repeat:
+            must_repeat, *reply = await self._run_once(partition, call)
         return reply
 
     async def _run_once(self, partition: Partition, call: Call, *more: bytes) -> list[Any]:
-        """Run a script of topics, and report the sessions that it removed. Return the rest of its reply."""
+        """Run a script of topics, and report the sessions that it removed. Return the rest.
+
+        Its first item says whether the script must run again.
+        """
         again, expired, *reply = await self._client.run(partition.slot, partition.topic_keys, call, *more, write=False)
         self.report_expired(partition, expired)
         return [again, *reply]

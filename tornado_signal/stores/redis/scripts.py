@@ -29,7 +29,7 @@ CONSTANTS: Final = {
 #   side, secret_hash: `o` or `a`, and the hash of its secret
 #   token: identifies a call that may be repeated
 #   lease: the lease of a holder, or empty; for `release` it can be a process id
-#   lifetime_ms, remember_ms: the lifetime of a session, and the time for which removals are recorded
+#   lifetime_ms, removals_ms: the lifetime of a session, and the time for which its removal stays recorded
 #   max_sessions: the quota of the partition
 #   max_candidates, max_bytes: the maximum number of candidates, and the maximum size of all messages of a side
 #   identity: the identity of the partition, if it is new
@@ -38,18 +38,18 @@ CONSTANTS: Final = {
 #   departed_serial, listed_serial, max_items: the last removal and session that a reader knows, and how many to read
 #   many: the number of topics to read
 _ARGUMENTS: Final = {
-    "create": "code topic head offer #lifetime_ms #remember_ms secret_hash #max_sessions identity #by_content lease",
-    "answer": "code answer secret_hash token #remember_ms",
+    "create": "code topic head offer #lifetime_ms #removals_ms secret_hash #max_sessions identity #by_content lease",
+    "answer": "code answer secret_hash token #removals_ms",
     # The candidates follow these arguments.
     "add_candidates": "side secret_hash token #max_candidates #max_bytes",
-    "withdraw": "code side secret_hash token #remember_ms",
-    "refresh": "code side secret_hash #announce #remember_ms",
-    "hold": "code secret_hash lease #remember_ms",
-    "renew": "code lease #remember_ms",
-    "release": "code lease token #remember_ms",
-    "topic_step": "topic #departed_serial #listed_serial #max_items #remember_ms",
-    "listing_state": "topic #remember_ms",
-    "topics": "#many #remember_ms",
+    "withdraw": "code side secret_hash token #removals_ms",
+    "refresh": "code side secret_hash #announce #removals_ms",
+    "hold": "code secret_hash lease #removals_ms",
+    "renew": "code lease #removals_ms",
+    "release": "code lease token #removals_ms",
+    "topic_step": "topic #departed_serial #listed_serial #max_items #removals_ms",
+    "listing_state": "topic #removals_ms",
+    "topics": "#many #removals_ms",
 }
 
 

@@ -264,7 +264,7 @@ class RedisStore:
 
     async def _run(self, script: str, partition: Partition, code: bytes, **arguments: bytes | str | int) -> list[Any]:
         """Run a script for a session. Raise SessionNotFound if it finds none."""
-        call = scripts.call(script, code=code, remember_ms=self._timeout_ms, **arguments)
+        call = scripts.call(script, code=code, removals_ms=self._timeout_ms, **arguments)
         reply = await self.client.run(partition.slot, partition.keys(code), call)
         if reply is None or reply[0] == b"not found":
             raise SessionNotFound

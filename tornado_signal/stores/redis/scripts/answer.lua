@@ -23,10 +23,10 @@ it.a = {it.a[1] + 1, it.a[2] + #answer}
 it.answered, it.a_secret, it.tokens = it.a[1], secret_hash, it.tokens .. token
 keep_sent(it, {'a', answer})
 local prefix = topic_prefix(it.topic)
-local left = delist(it.topic, prefix, it.serial, it.expires, code, ANSWERED, now, now_us, remember_ms)
+local left = delist(it.topic, prefix, it.serial, it.expires, code, ANSWERED, now, now_us, removals_ms)
 if left then
     note_topic(it.topic, prefix, left)
 end
-extend_partition(it.expires, remember_ms)
+extend_partition(it.expires, removals_ms)
 redis.call('SPUBLISH', session, '')
 return answered()

@@ -29,7 +29,7 @@ if it and it.expires > now then
             redis.call('HSET', session, 'l', string.sub(leases, -LEASE_BYTES * MAX_LEASES))
         end
         expires = now + it.lifetime
-        set_expiry(it, code, expires, remember_ms, now_us)
+        set_expiry(it, code, expires, removals_ms, now_us)
     end
     return reply('kept')
 end
@@ -37,14 +37,14 @@ if by_content == 0 and redis.call('EXISTS', tomb) == 1 then -- created by this c
     return reply('created')
 end
 forget_removals(now, 4)
-if expire_topic(topic, now, now_us, remember_ms, 50) == 50 then
+if expire_topic(topic, now, now_us, removals_ms, 50) == 50 then
     return reply('again')
 end
-expire_due(now, now_us, remember_ms, 2)
+expire_due(now, now_us, removals_ms, 2)
 local fields = redis.call('HMGET', meta, 's', 'c', 'x', 'n', '=' .. topic, 'i')
 local sessions_here, sessions_in_topic = tonumber(fields[4]) or 0, tonumber(fields[5]) or 0
 if sessions_here >= max_sessions then
-    return reply(expire_due(now, now_us, remember_ms, 50) and 'again' or 'full')
+    return reply(expire_due(now, now_us, removals_ms, 50) and 'again' or 'full')
 end
 local created, serial = math.max(now, tonumber(fields[2]) or 0), next_serial(math.max(fields[1] or 0, history_start(now_us)), now_us)
 if lease ~= '' then
@@ -56,7 +56,7 @@ redis.call('HSET', meta, 's', text(serial), 'c', text(created), 'n', sessions_he
 if not fields[6] then
     redis.call('HSET', meta, 'f', '0')
 end
-extend_partition(expires, remember_ms, fields[3])
+extend_partition(expires, removals_ms, fields[3])
 if it then
     redis.call('DEL', session)
 end

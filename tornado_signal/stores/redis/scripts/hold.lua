@@ -10,5 +10,5 @@ if it.answered == 0 then
     redis.call('HSET', session, 'l', lease)
 end
 local expires = now + it.lifetime
-set_expiry(it, code, expires, remember_ms)
+set_expiry(it, code, expires, removals_ms)
 return {text(expires)}

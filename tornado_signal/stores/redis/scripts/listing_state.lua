@@ -2,7 +2,7 @@
 -- Returns {1, expired sessions} to be called again, or {0, expired sessions, identity, newest serial, number of sessions, first expiry or ''}.
 local now, now_us = now_ms()
 local prefix = topic_prefix(topic)
-if expire_topic(topic, now, now_us, remember_ms, 50) == 50 then
+if expire_topic(topic, now, now_us, removals_ms, 50) == 50 then
     return {1, expired}
 end
 local newest = redis.call('ZRANGE', listing, '(' .. prefix .. '\255', '[' .. prefix, 'BYLEX', 'REV', 'LIMIT', 0, 1)[1]

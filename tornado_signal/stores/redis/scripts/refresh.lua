@@ -7,7 +7,7 @@ if not it then
 end
 local expires, announced = now + it.lifetime, false
 if expires ~= it.expires then
-    announced = set_expiry(it, code, expires, remember_ms, announce == 1 and now_us)
+    announced = set_expiry(it, code, expires, removals_ms, announce == 1 and now_us)
 else
     write_expiry(expires)
 end

@@ -9,7 +9,7 @@ if #rest == #leases or it.expires <= now or it.answered > 0 then
     return {redis.call('GET', tomb) == token and 'kept' or 'not found'}
 end
 if rest == '' then
-    withdraw(it, code, token, now, now_us, remember_ms)
+    withdraw(it, code, token, now, now_us, removals_ms)
     return {'withdrawn', it.topic, text(it.created), text(it.expires)}
 end
 redis.call('HSET', session, 'l', rest)

@@ -7,5 +7,5 @@ if #without_leases(leases, lease) == #leases or it.expires <= now or it.answered
     return false
 end
 local expires = now + it.lifetime
-set_expiry(it, code, expires, remember_ms)
+set_expiry(it, code, expires, removals_ms)
 return {text(expires)}

@@ -3,7 +3,7 @@
 -- serial of the last removal that is no longer stored, the node's history}. Removals, refreshes and additions are members of their sorted sets without the topic.
 local now, now_us = now_ms()
 local prefix = topic_prefix(topic)
-if expire_topic(topic, now, now_us, remember_ms, 50) == 50 then
+if expire_topic(topic, now, now_us, removals_ms, 50) == 50 then
     return {1, expired}
 end
 forget_removals(now, 10)

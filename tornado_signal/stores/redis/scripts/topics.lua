@@ -1,8 +1,8 @@
--- Read the counts of a partition, and the first of its topics in alphabetical order. The arguments after `remember_ms` are the
+-- Read the counts of a partition, and the first of its topics in alphabetical order. The arguments after `removals_ms` are the
 -- ranges of the topics, in order: of each the first possible name, and a bound above the last one.
 -- Returns {1, expired sessions} to be called again, or {0, expired sessions, sessions, topics in the ranges, topic, its sessions, topic, …}.
 local now, now_us = now_ms()
-if expire_due(now, now_us, remember_ms, 25) then
+if expire_due(now, now_us, removals_ms, 25) then
     return {1, expired}
 end
 local reply = {0, expired, tonumber(redis.call('HGET', meta, 'n')) or 0, 0}

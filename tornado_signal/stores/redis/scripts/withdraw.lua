@@ -9,5 +9,5 @@ if not it then
     redis.call('PEXPIRE', tomb, 10000)
     return {'kept'}
 end
-withdraw(it, code, token, now, now_us, remember_ms)
+withdraw(it, code, token, now, now_us, removals_ms)
 return {'withdrawn', it.topic, text(it.created), text(it.expires)}
