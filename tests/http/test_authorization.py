@@ -26,7 +26,6 @@ from support.service import ORIGIN, connected, refused, request, segment
 from support.sse import open_stream
 from support.tokens import MAKERS, SECRET, make_token, private_pem, public_pem, write_secret
 from support.y_webrtc import RawClient
-from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tornado_signal.auth import ACTIONS, Authority, authority, grants, load_keys
@@ -36,6 +35,7 @@ from tornado_signal.settings.settings import Settings
 UNAUTHORIZED = (401, "Missing or invalid token")
 NOT_ALLOWED = (403, "Not allowed by the token")
 OFFER = {"info": "me", "offer": "an offer"}
+OTHER_SECRET = b"another secret, which stays as it is"
 
 
 @pytest.fixture
@@ -46,11 +46,12 @@ def keys(tmp_path):
 @pytest.fixture
 def protected(start_service, keys):
     """A function that starts a server that requires tokens."""
+    return functools.partial(start_service, auth_keys=keys)
 
-    async def start(**settings):
-        return await start_service(auth_keys=keys, **settings)
 
-    return start
+@pytest.fixture
+def service(io_loop, protected):
+    return io_loop.run_sync(protected)
 
 
 def bearer(token):
@@ -70,6 +71,14 @@ async def call(service, method, target, body=None, token=None, **options):
     return await service.call(method, target, body, headers=headers, **options)
 
 
+async def status_of(service, token, target="/topics"):
+    return (await call(service, "GET", target, token=token)).status
+
+
+def connect_raw(service, path, kind=RawClient):
+    return kind(f"ws://127.0.0.1:{service.port}{path}", ORIGIN)
+
+
 @contextlib.asynccontextmanager
 async def authorized(service, token, origin=ORIGIN):
     async with open_socket(service, origin) as client:
@@ -86,9 +95,9 @@ def send_batch(client, calls):
 # Without keys
 
 
-async def test_without_keys_tokens_are_ignored(service):
-    response = await call(service, "POST", "/lobby/offer", OFFER, token="nonsense")
-    assert response.status == 200
+async def test_without_keys_tokens_are_ignored(start_service):
+    service = await start_service()
+    assert (await call(service, "POST", "/lobby/offer", OFFER, token="nonsense")).status == 200
     async with open_socket(service) as client:
         assert await client.call("authorize", token="nonsense") == {"expiresAt": None}
         assert await client.refused("authorize") == (400, "Missing or invalid required parameter: token")
@@ -97,47 +106,32 @@ async def test_without_keys_tokens_are_ignored(service):
 # Required tokens
 
 
-async def test_public_paths_and_preflights_need_no_token(protected):
-    service = await protected()
+async def test_public_paths_and_preflights_need_no_token(service):
     for target, headers in itertools.product(("/", "/health", "/openapi.json", "/client.js"), ((), bearer("nonsense"))):
         assert (await service.raw(request("GET", target, headers=headers))).status == 200
-    document = [("Accept", "application/nostr+json")]
-    assert (await service.raw(request("GET", "/nostr", headers=document))).json["limitation"][
-        "restricted_writes"
-    ] is True
+    document = await service.raw(request("GET", "/nostr", headers=[("Accept", "application/nostr+json")]))
+    assert document.json["limitation"]["restricted_writes"] is True
     preflight = [("Access-Control-Request-Method", "POST"), ("Access-Control-Request-Headers", "authorization")]
     response = await service.call("OPTIONS", "/lobby/offer", headers=preflight)
     assert (response.status, response.headers["Access-Control-Allow-Headers"]) == (204, "authorization")
 
 
-async def test_scheme_is_bearer_in_any_case(protected):
-    service = await protected()
-    for scheme in ("Bearer", "bearer", "BEARER"):
-        headers = [("Authorization", f"{scheme} {token_of(service)}")]
-        assert (await service.call("GET", "/topics", headers=headers)).status == 200
-    response = await service.call("GET", "/topics", headers=[("Authorization", "Basic dTpw")])
-    assert refused(response) == UNAUTHORIZED
-    assert service.shared.log.metrics.refusals[401, "token missing"] == 1
-
-
-async def test_repeated_and_contradictory_tokens(protected):
-    service = await protected()
+async def test_token_comes_once_as_bearer_in_any_case_or_in_the_query_of_a_stream(service):
     good, bad = token_of(service), "nonsense"
+    for scheme in ("Bearer", "bearer", "BEARER"):
+        headers = [("Authorization", f"{scheme} {good}")]
+        assert (await service.call("GET", "/topics", headers=headers)).status == 200
+    basic = await service.call("GET", "/topics", headers=[("Authorization", "Basic dTpw")])
+    assert refused(basic) == UNAUTHORIZED
+    assert service.shared.log.metrics.refusals[401, "token missing"] == 1
     for tokens in ((good, bad), (bad, good), (good, good)):
         headers = [header for token in tokens for header in bearer(token)]
         assert refused(await service.call("GET", "/topics", headers=headers)) == UNAUTHORIZED
-    for in_header, in_query, status in ((good, bad, 200), (bad, good, 401)):
-        target = f"/lobby/events?{urlencode({'token': in_query})}"
-        async with open_stream(service.port, target, headers=bearer(in_header)) as stream:
+    for in_header, in_query, status in ((good, [bad], 200), (bad, [good], 401), (None, [bad, good], 401)):
+        target = f"/lobby/events?{urlencode({'token': in_query}, doseq=True)}"
+        async with open_stream(service.port, target, headers=bearer(in_header) if in_header else ()) as stream:
             assert stream.status == status
-    target = f"/lobby/events?{urlencode({'token': [bad, good]}, doseq=True)}"
-    async with open_stream(service.port, target) as stream:
-        assert stream.status == 401
-
-
-async def test_token_in_the_query_is_only_for_streams_and_other_protocols(protected):
-    service = await protected()
-    query = urlencode({"token": token_of(service)})
+    query = urlencode({"token": good})
     for target in ("/topics", "/lobby/sessions", "/ice-servers"):
         assert refused(await call(service, "GET", f"{target}?{query}")) == UNAUTHORIZED
     async with RpcClient(f"ws://127.0.0.1:{service.port}/ws?{query}", ORIGIN) as client:
@@ -147,8 +141,7 @@ async def test_token_in_the_query_is_only_for_streams_and_other_protocols(protec
 async def test_invalid_token_is_refused_also_where_none_is_needed(protected):
     service = await protected(auth_anonymous=ACTIONS)
     for target in ("/topics", "/ice-servers"):
-        assert refused(await call(service, "GET", target, token="nonsense")) == UNAUTHORIZED
-        assert (await call(service, "GET", target)).status == 200
+        assert [await status_of(service, token, target) for token in ("nonsense", None)] == [401, 200]
 
 
 async def test_refused_authorization_keeps_the_earlier_rights(protected):
@@ -163,8 +156,7 @@ async def test_refused_authorization_keeps_the_earlier_rights(protected):
         assert await client.refused("topics") == NOT_ALLOWED
 
 
-async def test_batch_is_authorized_in_its_order(protected):
-    service = await protected()
+async def test_batch_is_authorized_in_its_order(service):
     calls = [("topics", {}), ("offer", {"topic": "lobby", **OFFER}), ("iceServers", {})]
     calls += [("authorize", {"token": token_of(service)}), *calls]
     async with open_socket(service) as client:
@@ -173,8 +165,7 @@ async def test_batch_is_authorized_in_its_order(protected):
     assert codes == [401, 401, 401, 200, 200, 200, 200]
 
 
-async def test_token_may_come_with_the_handshake_and_credentials_of_a_proxy_do_not_refuse_it(protected):
-    service = await protected()
+async def test_token_may_come_with_the_handshake_and_credentials_of_a_proxy_do_not_refuse_it(service):
     async with open_socket(service, additional_headers=dict(bearer(token_of(service)))) as client:
         await client.call("topics")
     with pytest.raises(InvalidStatus, match="401"):
@@ -196,21 +187,20 @@ def is_allowed(claims, action, topic, info=None):
     return action in actions and covered and claims.get("info", info) in (None, info)
 
 
-async def over_http(service, token, action, topic):
-    """Try an action on a topic and return the status."""
+async def published_code(service, topic):
+    """Publish an offer in a topic as a client with all rights, and return its code."""
+    return (await call(service, "POST", f"/{topic}/offer", OFFER, token=token_of(service))).json["code"]
+
+
+async def over_http(service, token, action, topic, info="me"):
+    """Try an action on a topic, and return the status."""
     code = await published_code(service, topic)
     requests = {
         "list": ("GET", f"/{topic}/sessions", None),
-        "offer": ("POST", f"/{topic}/offer", OFFER),
+        "offer": ("POST", f"/{topic}/offer", OFFER | {"info": info}),
         "answer": ("POST", "/answer", {"code": code, "side": "answerer", "candidate": "c"}),
     }
     return (await call(service, *requests[action], token=token)).status
-
-
-async def published_code(service, topic):
-    """Publish an offer in a topic as a client with all rights, and return its code."""
-    response = await call(service, "POST", f"/{topic}/offer", OFFER, token=token_of(service))
-    return response.json["code"]
 
 
 HASHES = ["a" * 20, "ab" * 10, "\xff" * 20]  # info_hashes, whose topics are also ids, rooms and topics in this test
@@ -228,7 +218,6 @@ CLAIMED_NAMES = st.fixed_dictionaries(
 
 async def over_rooms(service, query, name):
     """Return which actions in a room work: by y-webrtc's messages, and by those of ws-relay."""
-    url = f"ws://127.0.0.1:{service.port}/y-webrtc?{query}"
     ways = {
         "subscribe": ({"topics": [name]}, {"topic": name}),
         "publish": ({"topic": name, "data": 1}, {"topic": name, "payload": 1}),
@@ -237,7 +226,7 @@ async def over_rooms(service, query, name):
     for kind, messages in ways.items():
         both = set()
         for message in messages:
-            async with RawClient(url, ORIGIN) as client:
+            async with connect_raw(service, f"/y-webrtc?{query}") as client:
                 await client.send({"type": kind, **message})
                 try:
                     await client.read()
@@ -251,7 +240,7 @@ async def over_rooms(service, query, name):
 async def over_nostr(service, query, name):
     """Return which messages of Nostr work with a topic."""
     refused = f"restricted: {NOT_ALLOWED[1]}"
-    async with NostrClient(f"ws://127.0.0.1:{service.port}/nostr?{query}", ORIGIN) as client:
+    async with connect_raw(service, f"/nostr?{query}", NostrClient) as client:
         ((kind, _, *reason),) = await client.request("a", {"#x": [name]})
         assert reason == ([] if kind == "EOSE" else [refused])
         *_, (_, _, published, text) = await client.publish(make_event(name))
@@ -261,19 +250,18 @@ async def over_nostr(service, query, name):
 
 async def over_tracker(service, query, info_hash):
     announcement = {"action": "announce", "info_hash": info_hash, "peer_id": "p" * 20, "left": 1}
-    answering = announcement | {"answer": {}, "to_peer_id": "p" * 20, "offer_id": "o"}
+    messages = {
+        "offer": [announcement | {"event": "started"}],
+        "list": [{"action": "scrape", "info_hash": info_hash}],
+        # An answer has no response of its own.
+        "answer": [announcement | {"answer": {}, "to_peer_id": "p" * 20, "offer_id": "o"}, {"action": "none"}],
+    }
     works = {}
-    async with RawClient(f"ws://127.0.0.1:{service.port}/tracker?{query}", ORIGIN) as client:
-        for action, message in (
-            ("offer", announcement | {"event": "started"}),
-            ("list", {"action": "scrape", "info_hash": info_hash}),
-            ("answer", answering),
-        ):
-            await client.send(message)
-            if action == "answer":  # which has no response of its own
-                await client.send({"action": "none"})
-            response = await client.receive()
-            works[action] = response.get("failure reason") != NOT_ALLOWED[1]
+    async with connect_raw(service, f"/tracker?{query}") as client:
+        for action, sent in messages.items():
+            for message in sent:
+                await client.send(message)
+            works[action] = (await client.receive()).get("failure reason") != NOT_ALLOWED[1]
     return works
 
 
@@ -297,9 +285,7 @@ async def over_peerjs(service, token, name):
     return works
 
 
-@hypothesis.settings(
-    max_examples=12, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
-)
+@hypothesis.settings(max_examples=12, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 @hypothesis.example(claims={"topics": [NAMES[2]]}, index=2)
 @hypothesis.given(claims=CLAIMED_NAMES, index=st.sampled_from(range(len(HASHES))))
 def test_same_is_allowed_over_other_protocols(claims, index, io_loop, shared_protocols):
@@ -308,22 +294,18 @@ def test_same_is_allowed_over_other_protocols(claims, index, io_loop, shared_pro
     async def compare():
         token = token_of(service, **claims)
         query = urlencode({"token": token})
-        allowed = {action: await over_http(service, token, action, name) == 200 for action in ("list", "answer")}
-        own = {"info": claims.get("info", name), "offer": "an offer"}
-        allowed["offer"] = (await call(service, "POST", f"/{name}/offer", own, token=token)).status == 200
-        actions = {each: is_allowed(claims, each, name, own["info"]) for each in ACTIONS}
-        assert allowed == actions
+        info = claims.get("info", name)
+        allowed = {action: await over_http(service, token, action, name, info) == 200 for action in ACTIONS}
+        assert allowed == {action: is_allowed(claims, action, name, info) for action in ACTIONS}
         both = allowed["offer"] and allowed["answer"]
         assert await over_rooms(service, query, name) == {"subscribe": allowed["list"], "publish": both}
         assert await over_tracker(service, query, HASHES[index]) == allowed
         assert await over_nostr(service, query, name) == {"REQ": allowed["list"], "EVENT": both}
-        peerjs = await over_peerjs(service, token, name)
-        has_id = (await call(service, "POST", f"/{name}/offer", OFFER | {"info": name}, token=token)).status == 200
-        assert peerjs["id"] == has_id
-        assert peerjs["list"] == ("list" in claims.get("actions", ACTIONS))
+        has_id = await over_http(service, token, "offer", name, info=name) == 200
+        expected = {"id": has_id, "list": "list" in claims.get("actions", ACTIONS)}
         if has_id:
-            to_itself = {kind: peerjs[kind] for kind in ("OFFER", "ANSWER", "CANDIDATE")}
-            assert to_itself == {"OFFER": True, "ANSWER": allowed["answer"], "CANDIDATE": allowed["answer"]}
+            expected |= {"OFFER": True, "ANSWER": allowed["answer"], "CANDIDATE": allowed["answer"]}
+        assert await over_peerjs(service, token, name) == expected
 
     io_loop.run_sync(compare, timeout=BOUND_S)
 
@@ -348,12 +330,9 @@ async def test_same_is_allowed_without_a_token_over_every_protocol(anonymous, pr
         }.items():
             assert ("result" in await client.ask(method, **params)) == allowed[action], action
     for path in ("/y-webrtc", "/tracker", "/nostr", "/peerjs?id=a&key=k&token=t"):
-        opening = connect(f"ws://127.0.0.1:{service.port}{path}", origin=ORIGIN)
-        if anonymous:
-            await (await opening).close()
-        else:
-            with pytest.raises(InvalidStatus, match="401"):
-                await opening
+        with contextlib.nullcontext() if anonymous else pytest.raises(InvalidStatus, match="401"):
+            async with connect_raw(service, path):
+                pass
     if anonymous:
         works = await over_rooms(service, "", NAMES[0])
         assert works == {"subscribe": allowed["list"], "publish": allowed["offer"] and allowed["answer"]}
@@ -362,11 +341,10 @@ async def test_same_is_allowed_without_a_token_over_every_protocol(anonymous, pr
 # Listings of topics
 
 
-async def test_topics_show_only_those_covered(protected):
-    service = await protected()
+async def test_topics_show_only_those_covered(service):
     names = ["a", "a/1", "a/2", "a/3", "b", "ba", "c", "z\U0001f600", "é", "é%", "é_"]
     for name in names:
-        assert (await call(service, "POST", f"/{segment(name)}/offer", OFFER, token=token_of(service))).status == 200
+        await published_code(service, segment(name))
     for patterns, prefix, expected in (
         (["a/*"], "", ["a/1", "a/2", "a/3"]),
         (["b", "a/*", "a/2", "nothing", "nothing*"], "", ["a/1", "a/2", "a/3", "b"]),
@@ -410,12 +388,35 @@ HEADER = {"alg": "HS256", "typ": "JWT", "kid": "main"}
 
 
 def invalid_tokens(now):
-    """Return tokens that are invalid, each with the reason in the metrics."""
+    """Yield tokens that are invalid, each with the reason in the metrics."""
     claims = {"exp": now + 600}
-    valid = make_token(claims)
-    head, payload, signature = valid.split(".")
-    forged = encoded({"exp": now + 10**6})
+    head, payload, signature = make_token(claims).split(".")
     repeated = b'{"exp":%d,"topics":["a"],"topics":["*"]}' % (now + 600)
+    deep = b'{"exp":%d,"x":%b}' % (now + 600, b"[" * 2000 + b"]" * 2000)
+    malformed = ["a", "a.b", "a.b.c", "..", "é.é.é", "a b c", head, f"{head}.{payload}"]
+    malformed += [signed(HEADER, text) for text in (b"[]", b"{", b"1", b"null", b"\xff", b'{"exp":NaN}')]
+    malformed += [signed(HEADER, text) for text in (repeated, deep)]
+    malformed += [
+        signed(text, claims) for text in (b"[]", b"[" * 4000, HEADER | {"kid": 5}, HEADER | {"crit": ["exp"]})
+    ]
+    by_reason = {
+        "token malformed": malformed,
+        "token too large": [make_token(claims | {"x": "y" * 8192})],
+        "token with another signature": [
+            f"{head}.{encoded({'exp': now + 10**6})}.{signature}",
+            f"{head}.{payload}.",
+            make_token(claims, b"another secret of thirty-two bytes..."),
+            signed(HEADER | {"alg": "none"}, claims),
+            f"{encoded({'alg': 'none', 'kid': 'main'})}.{payload}.",
+            jwt.encode(claims, SECRET, "HS512", headers={"kid": "main"}),
+            signed(HEADER | {"alg": "RS256"}, claims),
+        ],
+        "token of an unknown key": [make_token(claims, name=name) for name in ("other", "../main")],
+        "token expired": [make_token({"exp": now - 26})],
+        "token with exp more than ten years ahead; exp is in seconds": [make_token({"exp": 1000 * now})],
+        "token not valid yet": [make_token(claims | {name: now + 61}) for name in ("nbf", "iat")],
+        "token without exp": [make_token({"sub": "a"})],
+    }
     wrong = {
         "topics": ["a", [1], [""], ["x" * 258], [None], {"a": 1}, None],
         "actions": ["list", ["all"], [1], [["list"]], None],
@@ -426,43 +427,13 @@ def invalid_tokens(now):
         "iat": [[], False],
         "exp": ["never", True, None, -5, 2**60],
     }
-    return [
-        *(
-            ("token malformed", text)
-            for text in ("a", "a.b", "a.b.c", "..", "é.é.é", "a b c", head, f"{head}.{payload}")
-        ),
-        *(("token malformed", signed(HEADER, text)) for text in (b"[]", b"{", b"1", b"null", b"\xff", b'{"exp":NaN}')),
-        ("token malformed", signed(HEADER, repeated)),
-        ("token malformed", signed(HEADER, b'{"exp":%d,"x":%b}' % (now + 600, b"[" * 2000 + b"]" * 2000))),
-        ("token malformed", signed(b"[]", claims)),
-        ("token malformed", signed(b"[" * 4000, claims)),
-        ("token malformed", signed(HEADER | {"kid": 5}, claims)),
-        ("token malformed", signed(HEADER | {"crit": ["exp"]}, claims)),
-        ("token too large", make_token(claims | {"x": "y" * 8192})),
-        ("token with another signature", f"{head}.{forged}.{signature}"),
-        ("token with another signature", f"{head}.{payload}."),
-        ("token with another signature", make_token(claims, b"another secret of thirty-two bytes...")),
-        ("token with another signature", signed(HEADER | {"alg": "none"}, claims)),
-        ("token with another signature", f"{encoded({'alg': 'none', 'kid': 'main'})}.{payload}."),
-        ("token with another signature", jwt.encode(claims, SECRET, "HS512", headers={"kid": "main"})),
-        ("token with another signature", signed(HEADER | {"alg": "RS256"}, claims)),
-        ("token of an unknown key", make_token(claims, name="other")),
-        ("token of an unknown key", make_token(claims, name="../main")),
-        ("token expired", make_token({"exp": now - 26})),
-        ("token with exp more than ten years ahead; exp is in seconds", make_token(claims | {"exp": 1000 * now})),
-        ("token not valid yet", make_token(claims | {"nbf": now + 61})),
-        ("token not valid yet", make_token(claims | {"iat": now + 61})),
-        ("token without exp", make_token({"sub": "a"})),
-        *(
-            (f"token with invalid {name}", signed(HEADER, claims | {name: value}))
-            for name, values in wrong.items()
-            for value in values
-        ),
-    ]
+    for name, values in wrong.items():
+        by_reason[f"token with invalid {name}"] = [signed(HEADER, claims | {name: value}) for value in values]
+    for reason, tokens in by_reason.items():
+        yield from ((reason, token) for token in tokens)
 
 
-async def test_invalid_token_is_401_and_counted_by_its_reason(protected):
-    service = await protected()
+async def test_invalid_token_is_401_and_counted_by_its_reason(service):
     counted = service.shared.log.metrics.tokens
     async with open_socket(service) as client:
         for reason, token in invalid_tokens(int(now_s(service))):
@@ -476,20 +447,16 @@ async def test_invalid_token_is_401_and_counted_by_its_reason(protected):
     assert service.shared.log.metrics.defects == 0
 
 
-async def test_clocks_may_differ_a_little(protected):
-    service = await protected()
+async def test_clocks_may_differ_a_little_and_a_known_token_is_checked_each_time(service):
     now = now_s(service)
     for claims in ({"exp": now - 20}, {"exp": now + 9, "nbf": now + 20}, {"exp": now + 9.5, "iat": now + 20}):
-        assert (await call(service, "GET", "/topics", token=make_token(claims))).status == 200
-
-
-async def test_known_token_is_refused_after_its_expiry_and_accepted_from_its_beginning(protected):
-    service = await protected()
-    token = token_of(service, nbf=now_s(service) + 100)
+        assert await status_of(service, make_token(claims)) == 200
+    service.shared.authority._cache.clear()
+    token, began_ms = token_of(service, nbf=now + 100), service.clock.ms
     for ms, status in ((0, 401), (74_000, 401), (76_000, 200), (624_000, 200), (626_000, 401), (10**6, 401)):
-        service.clock.ms, earlier = service.clock.ms + ms, service.clock.ms
-        assert (await call(service, "GET", "/topics", token=token)).status == status, ms
-        service.clock.ms = earlier
+        service.clock.ms = began_ms + ms
+        assert await status_of(service, token) == status, ms
+    service.clock.ms = began_ms
     assert list(service.shared.authority._cache) == [hashlib.blake2b(token.encode(), digest_size=32).digest()]
 
 
@@ -524,36 +491,32 @@ def test_signature_is_compared_as_a_whole(algorithm, tmp_path):
     assert ("c_call", "compare_digest" if algorithm == "HS256" else "verify") in middle
 
 
-@pytest.mark.parametrize("claim", ["iss", "aud"])
-async def test_issuer_and_audience(claim, protected):
-    service = await protected(**{{"iss": "auth_issuer", "aud": "auth_audience"}[claim]: "us"})
+@pytest.mark.parametrize(("claim", "setting"), [("iss", "auth_issuer"), ("aud", "auth_audience")])
+async def test_issuer_and_audience(claim, setting, protected):
+    service = await protected(**{setting: "us"})
     accepted = ["us", ["us"], ["them", "us"]][: 3 if claim == "aud" else 1]
-    for value, status in [*((value, 200) for value in accepted), ("them", 401), (["them"], 401), (None, 401), (5, 401)]:
+    for value in (*accepted, "them", ["them"], None, 5):
         token = signed(HEADER, {"exp": now_s(service) + 60, claim: value})
-        assert (await call(service, "GET", "/topics", token=token)).status == status, value
-    assert (await call(service, "GET", "/topics", token=token_of(service))).status == 401
+        assert await status_of(service, token) == (200 if value in accepted else 401), value
+    assert await status_of(service, token_of(service)) == 401
 
 
 @pytest.mark.parametrize("algorithm", MAKERS)
 async def test_public_keys_verify_and_are_no_secrets(algorithm, keys, start_service):
-    key = MAKERS[algorithm]()
+    key, other = MAKERS[algorithm](), MAKERS[algorithm]()
     (keys / "public.pem").write_bytes(public_pem(key))
     service = await start_service(auth_keys=keys)
     claims = {"exp": now_s(service) + 60}
-    token = make_token(claims, key, name="public", algorithm=algorithm)
-    assert (await call(service, "GET", "/topics", token=token)).status == 200
+    right, wrong = [make_token(claims, each, name="public", algorithm=algorithm) for each in (key, other)]
     confused = signed({"alg": "HS256", "kid": "public"}, claims, public_pem(key))
-    assert (await call(service, "GET", "/topics", token=confused)).status == 401
-    other = make_token(claims, MAKERS[algorithm](), name="public", algorithm=algorithm)
-    assert (await call(service, "GET", "/topics", token=other)).status == 401
+    assert [await status_of(service, token) for token in (right, wrong, confused)] == [200, 401, 401]
 
 
 TOKENS = TESTS / "tokens"  # made by golang-jwt 4.4, and by the classes of OpenJDK 17
 
 
-@pytest.mark.parametrize("name", json.loads((TOKENS / "tokens.json").read_text()))
-def test_tokens_of_other_languages(name):
-    token = json.loads((TOKENS / "tokens.json").read_text())[name]
+@pytest.mark.parametrize(("name", "token"), json.loads((TOKENS / "tokens.json").read_text()).items())
+def test_tokens_of_other_languages(name, token):
     verifier = Authority(load_keys(TOKENS / "keys"), Settings())
     grant = verifier.verify(token, ORIGIN, 4_100_000_000)
     assert (grant.subject, grant.key.name) == ("alice", name)
@@ -565,11 +528,9 @@ def test_tokens_of_other_languages(name):
 
 
 async def test_kid_can_be_omitted_with_a_single_key(keys, start_service):
-    service = await start_service(auth_keys=keys / "main.secret")
-    token = jwt.encode({"exp": now_s(service) + 60}, SECRET, "HS256")
-    assert (await call(service, "GET", "/topics", token=token)).status == 200
-    service = await start_service(auth_keys=write_secret(keys, "second", b"x" * 40))
-    assert (await call(service, "GET", "/topics", token=token)).status == 401
+    for paths, status in ((keys / "main.secret", 200), (write_secret(keys, "second", OTHER_SECRET), 401)):
+        service = await start_service(auth_keys=paths)
+        assert await status_of(service, jwt.encode({"exp": now_s(service) + 60}, SECRET, "HS256")) == status
 
 
 def test_invalid_keys_are_explained(tmp_path):
@@ -585,40 +546,32 @@ def test_invalid_keys_are_explained(tmp_path):
         "huge.secret": (b"x" * 65_537, "has more than 65536 bytes"),
         "huge.pem": (public_pem(rsa) + b"\n" * 65_536, "has more than 65536 bytes"),
     }
+    refused = []
     for name, (content, text) in files.items():
-        folder = tmp_path / f"of {name}"
-        folder.mkdir()
+        (folder := tmp_path / f"of {name}").mkdir()
         (folder / name).write_bytes(content)
-        for path in (folder, folder / name):
-            with pytest.raises(OperatorError, match=text):
-                Authority(load_keys(path), Settings())
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / "..data").mkdir()
-    for path, text in ((tmp_path / "empty", "holds no key"), (tmp_path / "none.secret", "cannot read")):
-        with pytest.raises(OperatorError, match=text):
-            Authority(load_keys(path), Settings())
+        refused += [(folder, text), (folder / name, text)]
+    (tmp_path / "empty" / "..data").mkdir(parents=True)
+    refused += [(tmp_path / "empty", "holds no key"), (tmp_path / "none.secret", "cannot read")]
     for ending in ("secret", "pem"):
         (folder := tmp_path / f"folders of {ending}" / f"a.{ending}").mkdir(parents=True)
         (link := tmp_path / f"broken.{ending}").symlink_to(tmp_path / "nothing")
-        for path in (folder.parent, link):
-            with pytest.raises(OperatorError, match="cannot read the key"):
-                Authority(load_keys(path), Settings())
+        refused += [(path, "cannot read the key") for path in (folder.parent, link)]
     (endless := tmp_path / "endless.secret").symlink_to("/dev/zero")
-    with pytest.raises(OperatorError, match="has more than 65536 bytes"):
-        Authority(load_keys(endless), Settings())
     twice = write_secret(tmp_path / "twice", "a")
     (twice / "a.pem").write_bytes(public_pem(rsa))
-    with pytest.raises(OperatorError, match="two keys named a"):
-        Authority(load_keys(twice), Settings())
+    refused += [(endless, "has more than 65536 bytes"), (twice, "two keys named a")]
+    for path, text in refused:
+        with pytest.raises(OperatorError, match=text):
+            Authority(load_keys(path), Settings())
 
 
-def test_keys_can_be_links_as_in_kubernetes(tmp_path):
-    write_secret(tmp_path / "keys")
-    (tmp_path / "keys" / "..2026").mkdir()
-    (tmp_path / "keys" / "main.secret").rename(tmp_path / "keys" / "..2026" / "main.secret")
-    (tmp_path / "keys" / "..data").symlink_to("..2026")
-    (tmp_path / "keys" / "main.secret").symlink_to("..data/main.secret")
-    assert list(Authority(load_keys(tmp_path / "keys"), Settings()).keys) == ["main"]
+def test_keys_can_be_links_as_in_kubernetes(keys):
+    (keys / "..2026").mkdir()
+    (keys / "main.secret").rename(keys / "..2026" / "main.secret")
+    (keys / "..data").symlink_to("..2026")
+    (keys / "main.secret").symlink_to("..data/main.secret")
+    assert list(Authority(load_keys(keys), Settings()).keys) == ["main"]
 
 
 async def test_cache_of_tokens_is_bounded_in_number_and_bytes(keys, monkeypatch):
@@ -646,22 +599,24 @@ async def let_expire(service, pass_time, seconds=50):
     await pass_time(seconds)
 
 
-async def test_connections_end_after_their_token(pass_time, protected):
-    service = await protected()
+async def test_connections_end_after_their_token_unless_it_is_renewed(pass_time, service):
     token = token_of(service, 10)
-    url = f"ws://127.0.0.1:{service.port}"
     query = urlencode({"token": token})
     async with (
         authorized(service, token) as rpc,
+        authorized(service, token) as renewed,
         open_socket(service) as without,
-        RawClient(f"{url}/y-webrtc?{query}", ORIGIN) as room,
-        RawClient(f"{url}/tracker?{query}", ORIGIN) as tracker,
-        NostrClient(f"{url}/nostr?{query}", ORIGIN) as topic,
+        connect_raw(service, f"/y-webrtc?{query}") as room,
+        connect_raw(service, f"/tracker?{query}") as tracker,
+        connect_raw(service, f"/nostr?{query}") as topic,
         open_stream(service.port, f"/lobby/events?{query}") as stream,
     ):
         peer = await connect_peer(service.port, key="peerjs", id="a", token=token)
         poll = asyncio.ensure_future(call(service, "GET", "/lobby/sessions?wait=60", token=token))
-        await rpc.call("subscribe", topic="lobby")
+        for client in (rpc, renewed):
+            await client.call("subscribe", topic="lobby")
+        later = token_of(service, 600)
+        assert await renewed.call("authorize", token=later) == {"expiresAt": service.clock.ms + 600_000}
         await until(lambda: service.shared.log.metrics.waiting["/:topic/sessions"] == 1)
         await let_expire(service, pass_time)
         for socket in (rpc, room, tracker, topic, peer, without):
@@ -671,22 +626,12 @@ async def test_connections_end_after_their_token(pass_time, protected):
             assert socket.socket.close_reason == reason
         assert (await asyncio.wait_for(poll, BOUND_S)).json["sessions"] == []
         assert await stream.rest() is not None
+        await published_code(service, "lobby")
+        assert (await renewed.event())[0] == "session"
     await until(lambda: not service.shared.authority._bearers)
 
 
-async def test_renewed_connections_stay(pass_time, protected):
-    service = await protected()
-    async with authorized(service, token_of(service, 10)) as client:
-        await client.call("subscribe", topic="lobby")
-        later = token_of(service, 600)
-        assert await client.call("authorize", token=later) == {"expiresAt": service.clock.ms + 600_000}
-        await let_expire(service, pass_time)
-        await published_code(service, "lobby")
-        assert (await client.event())[0] == "session"
-
-
-async def test_renewal_with_fewer_rights_closes_what_it_does_not_cover(protected):
-    service = await protected()
+async def test_renewal_with_fewer_rights_closes_what_it_does_not_cover(service):
     async with authorized(service, token_of(service, topics=["a"])) as client:
         await client.call("authorize", token=token_of(service, topics=["b"]))
         assert await client.refused("subscribe", topic="a") == NOT_ALLOWED
@@ -709,12 +654,10 @@ async def test_renewal_with_fewer_rights_closes_what_it_does_not_cover(protected
     ],
 )
 def test_grant_includes_another(wide, narrow):
-    def parse(claims):
-        return grants.parse_claims(json.dumps({"exp": 1} | claims).encode(), None, "", "")
-
-    assert parse(wide).includes(parse(narrow))
-    assert parse(wide).includes(parse(wide))
-    assert not parse(narrow).includes(parse(wide))
+    grant, less = [
+        grants.parse_claims(json.dumps({"exp": 1} | claims).encode(), None, "", "") for claims in (wide, narrow)
+    ]
+    assert (grant.includes(less), grant.includes(grant), less.includes(grant)) == (True, True, False)
 
 
 async def test_offer_in_progress_does_not_outlive_its_rights(protected, monkeypatch):
@@ -738,21 +681,18 @@ async def test_offer_in_progress_does_not_outlive_its_rights(protected, monkeypa
     assert listed.json["sessions"] == []
 
 
-async def test_batch_with_fewer_rights_extends_nothing(pass_time, protected):
-    service = await protected()
+async def test_batch_with_fewer_rights_extends_nothing(pass_time, service):
     async with authorized(service, token_of(service, 10)) as client:
         await client.call("subscribe", topic="lobby")
         narrow = {"token": token_of(service, topics=["attic"])}
-        calls = [("authorize", narrow), ("authorize", narrow), ("sessions", {"topic": "attic", "wait": 60})]
-        send_batch(client, calls)
+        send_batch(client, [("authorize", narrow)] * 2 + [("sessions", {"topic": "attic", "wait": 60})])
         await until(lambda: service.shared.limits.waiting == 2)
         await let_expire(service, pass_time)
         assert await client.closed() == 1008
         assert client.socket.close_reason == "token expired"
 
 
-async def test_jump_of_the_clock_ends_expired_connections(protected, pass_time):
-    service = await protected()
+async def test_jump_of_the_clock_ends_expired_connections(service, pass_time):
     async with authorized(service, token_of(service, 600)) as client:
         service.clock.ms += 500_000
         await pass_time(60)
@@ -774,37 +714,36 @@ async def test_client_that_has_left_before_its_wait_leaves_no_bearer(anonymous, 
     assert not service.shared.authority._bearers
 
 
-def reload_keys(service):
-    service.shared.authority.use(load_keys(service.settings.auth_keys), service.settings)
+async def test_removed_and_replaced_keys_end_their_connections(service, keys, monkeypatch):
+    monkeypatch.setattr(authority, "SPREAD_S", 0.1)
 
+    def reload_keys():
+        service.shared.authority.use(load_keys(keys), service.settings)
 
-async def test_removed_and_replaced_keys_end_their_connections(protected, keys):
-    write_secret(keys, "second", b"another secret, which stays as it is")
-    service = await protected()
-    kept = make_token({"exp": math.floor(now_s(service)) + 60}, b"another secret, which stays as it is", name="second")
+    write_secret(keys, "second", OTHER_SECRET)
+    kept = make_token({"exp": math.floor(now_s(service)) + 60}, OTHER_SECRET, name="second")
+    reload_keys()
     first = token_of(service)
     async with authorized(service, first) as client, authorized(service, kept) as other:
-        reload_keys(service)
+        reload_keys()
         await client.call("topics")
         (keys / "main.secret").write_bytes(b"a replacement of at least thirty-two bytes")
-        reload_keys(service)
+        reload_keys()
         assert await client.closed() == 1008
         await other.call("topics")
-        assert (await call(service, "GET", "/topics", token=first)).status == 401
-        assert (await call(service, "GET", "/topics", token=kept)).status == 200
+        assert [await status_of(service, token) for token in (first, kept)] == [401, 200]
         (keys / "second.secret").unlink()
-        reload_keys(service)
+        reload_keys()
         assert await other.closed() == 1008
         (keys / "main.secret").unlink()
         with pytest.raises(OperatorError):
-            reload_keys(service)
+            reload_keys()
 
 
 @pytest.mark.parametrize("cause", ["equal expiry", "removed key"])
 async def test_many_bearers_end_a_few_per_iteration_unless_they_are_renewed(cause, keys, monkeypatch):
     monkeypatch.setattr(authority, "SPREAD_S", 0.0)
-    write_secret(keys, "other", b"another secret, which stays as it is")
-    both = load_keys(keys)
+    both = load_keys(write_secret(keys, "other", OTHER_SECRET))
     checking, ended = Authority(both, Settings()), []
     ends_s = 0.0 if cause == "equal expiry" else math.inf
     grant = grants.Grant(frozenset(ACTIONS), ends_s=ends_s, key=both["main"])
@@ -862,8 +801,7 @@ async def test_ids_of_peerjs_are_topics(protected):
         ({"sub": "alice", "jti": "first"}, {"sub": "alice", "jti": "renewed"}, "OPEN"),
     ],
 )
-async def test_peerjs_id_is_taken_over_with_the_same_token_or_subject_only(claims, other, first, protected):
-    service = await protected()
+async def test_peerjs_id_is_taken_over_with_the_same_token_or_subject_only(claims, other, first, service):
     peer = await open_peer(service.port, "a", token_of(service, **claims))
     later = await connect_peer(service.port, key="peerjs", id="a", token=token_of(service, **other))
     assert (await later.next())["type"] == first
@@ -875,16 +813,15 @@ async def test_peerjs_id_is_taken_over_with_the_same_token_or_subject_only(claim
         await peer.close()
 
 
-async def test_peer_of_a_tracker_is_taken_over_with_the_same_subject_only(protected):
-    service = await protected()
+async def test_peer_of_a_tracker_is_taken_over_with_the_same_subject_only(service):
     announcement = {"action": "announce", "info_hash": HASHES[0], "peer_id": "p" * 20}
     offering = announcement | {"peer_id": "q" * 20, "offers": [{"offer": 1, "offer_id": "o" * 20}]}
-    subjects = ("alice", "mallory", "alice")
-    queries = [urlencode({"token": token_of(service, sub=sub, jti=f"{at}")}) for at, sub in enumerate(subjects)]
     async with contextlib.AsyncExitStack() as stack:
         owner, other, renewed = [
-            await stack.enter_async_context(RawClient(f"ws://127.0.0.1:{service.port}/tracker?{query}", ORIGIN))
-            for query in queries
+            await stack.enter_async_context(
+                connect_raw(service, f"/tracker?{urlencode({'token': token_of(service, sub=subject, jti=f'{at}')})}")
+            )
+            for at, subject in enumerate(("alice", "mallory", "alice"))
         ]
         for client, receiver in ((owner, owner), (other, owner), (renewed, renewed)):
             await client.send(announcement)
@@ -900,20 +837,17 @@ async def test_peer_of_a_tracker_is_taken_over_with_the_same_subject_only(protec
 
 
 @pytest.mark.parametrize("log_subjects", [False, True])
-async def test_log_names_the_subject_only_if_asked_and_never_a_token(
-    log_subjects, start_service, keys, caplog, monkeypatch
-):
+async def test_log_names_the_subject_only_if_asked_and_never_a_token(log_subjects, protected, caplog, monkeypatch):
     caplog.set_level("DEBUG")
-    service = await start_service(auth_keys=keys, access_log=True, log_subjects=log_subjects)
+    service = await protected(access_log=True, log_subjects=log_subjects)
     tokens = [token_of(service, sub="user-7"), token_of(service, sub="user-8") + "x"]  # the second one is invalid
+    queries = [urlencode({"token": token}) for token in tokens]
     caplog.clear()
-    for token in tokens:
-        query = urlencode({"token": token})
-        for path in ("/y-webrtc", "/tracker", "/nostr", "/peerjs?id=a&key=k&"):
+    for token, query in zip(tokens, queries, strict=True):
+        for path in ("/y-webrtc?", "/tracker?", "/nostr?", "/peerjs?id=a&key=k&"):
             with contextlib.suppress(InvalidStatus):
-                url = f"ws://127.0.0.1:{service.port}{path}{'' if path.endswith('&') else '?'}{query}"
-                async with connect(url, origin=ORIGIN) as socket:
-                    await socket.send("{}")
+                async with connect_raw(service, path + query) as client:
+                    await client.send("{}")
         await call(service, "GET", f"/nowhere?{query}", token=token)
 
     def fail(*args):
@@ -921,13 +855,12 @@ async def test_log_names_the_subject_only_if_asked_and_never_a_token(
 
     monkeypatch.setattr(service.store, "topics", fail)
     monkeypatch.setattr(service.store, "watch_topic", fail)
-    assert (await call(service, "GET", "/topics", token=tokens[0])).status == 500
-    async with open_stream(service.port, f"/lobby/events?{urlencode({'token': tokens[0]})}") as stream:
+    assert await status_of(service, tokens[0]) == 500
+    async with open_stream(service.port, f"/lobby/events?{queries[0]}") as stream:
         assert stream.status == 500
     async with authorized(service, tokens[0]) as client:
         assert (await client.refused("topics"))[0] == 500
-    errors = [record for record in caplog.records if record.exc_info]
-    assert len(errors) == 3
+    assert len([record for record in caplog.records if record.exc_info]) == 3
     written = "".join(logging.Formatter().format(each) + str(vars(each)) for each in caplog.records)
     assert ("user-7" in written) == log_subjects
     for token in tokens:

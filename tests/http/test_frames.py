@@ -76,14 +76,13 @@ async def test_frames_are_handled_as_in_rfc_6455(path, size, service):
 # Memory
 
 
-PATHS = ["/ws", "/peerjs?id=a&token=t&key=k", "/y-webrtc", "/tracker", "/nostr"]
-MESSAGES = [
-    b'{"jsonrpc":"2.0","id":1,"method":"health"}',
-    b'{"type":"HEARTBEAT"}',
-    b'{"type":"ping"}',
-    b'{"action":"scrape"}',
-    b'["CLOSE","id"]',
-]
+MESSAGES = {
+    "/ws": b'{"jsonrpc":"2.0","id":1,"method":"health"}',
+    "/peerjs?id=a&key=k": b'{"type":"HEARTBEAT"}',
+    "/y-webrtc": b'{"type":"ping"}',
+    "/tracker": b'{"action":"scrape"}',
+    "/nostr": b'["CLOSE","id"]',
+}
 
 
 async def upgraded(stack, service, path="/ws"):
@@ -101,68 +100,45 @@ async def ping(connections):
         await asyncio.wait_for(connection.reader.readuntil(b"done?"), BOUND_S)
 
 
-@pytest.mark.parametrize(("path", "message"), [*zip(PATHS, MESSAGES, strict=True)])
-async def test_large_message_before_silence_leaves_nothing_in_memory(path, message, service):
-    data = frame(TEXT, message.ljust(256 * 1024))
+@pytest.fixture
+def traced():
+    """The function that returns the bytes in memory since the last call of `tracemalloc.clear_traces`."""
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("path", "message"), MESSAGES.items())
+async def test_neither_the_query_of_a_handshake_nor_a_large_message_stays_in_memory(path, message, service, traced):
+    token = "&token=" if "?" in path else "?token="
     async with contextlib.AsyncExitStack() as stack:
-        connections = [await upgraded(stack, service, path.replace("id=a", f"id={number}")) for number in range(30)]
-        tracemalloc.start()
-        try:
-            for connection in connections:
-                await connection.send(data)
-            await ping(connections)
-            await until(lambda: not service.server.state.unfinished.bytes)
-            kept_bytes, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-    assert kept_bytes < len(connections) * 20_000
-
-
-@pytest.mark.parametrize("path", PATHS)
-async def test_query_of_a_handshake_is_not_kept(path, service):
-    query = "&token=" if "?" in path else "?token="
-    async with contextlib.AsyncExitStack() as stack:
-        tracemalloc.start()
-        try:
-            for number in range(30):
-                await upgraded(
-                    stack, service, f"{path.replace('id=a', f'id={number}')}{query}{number}".ljust(24_000, "x")
-                )
-            kept_bytes, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-    assert kept_bytes < 30 * 16_000
-
-
-@pytest.mark.parametrize("path", PATHS)
-async def test_messages_that_are_done_are_not_unfinished(path, service):
-    async with contextlib.AsyncExitStack() as stack:
-        connection = await upgraded(stack, service, path)
-        await connection.send(frame(TEXT, b"{".ljust(1500)) * 3)
-        await ping([connection])
+        targets = [f"{path.replace('id=a', f'id={number}')}{token}{number}".ljust(24_000, "x") for number in range(30)]
+        connections = [await upgraded(stack, service, target) for target in targets]
+        del targets
+        assert traced() < len(connections) * 16_000
+        data = frame(TEXT, message.ljust(256 * 1024)) + frame(TEXT, b"{".ljust(1500)) * 3
+        tracemalloc.clear_traces()
+        for connection in connections:
+            await connection.send(data)
+        await ping(connections)
         await until(lambda: not service.server.state.unfinished.bytes)
+        assert traced() < len(connections) * 20_000
 
 
-async def test_tiny_fragments_take_no_more_memory_than_is_counted(service):
+async def test_tiny_fragments_take_no_more_memory_than_is_counted(service, traced):
     async with contextlib.AsyncExitStack() as stack:
         connection = await upgraded(stack, service)
-        fragments = frame(CONT | MORE, b"ab") * 40_000
-        tracemalloc.start()
-        try:
-            await connection.send(frame(TEXT | MORE, b"x"))
-            before_bytes, _ = tracemalloc.get_traced_memory()
-            await connection.send(fragments)
-            await until(lambda: service.server.state.unfinished.bytes >= 80_000)
-            await ping([connection])
-            kept_bytes = tracemalloc.get_traced_memory()[0] - before_bytes
-        finally:
-            tracemalloc.stop()
-        assert kept_bytes < 3 * 80_000
+        fragments = frame(CONT | MORE, b"ab") * 20_000
+        await connection.send(frame(TEXT | MORE, b"x"))
+        tracemalloc.clear_traces()
+        await connection.send(fragments)
+        await until(lambda: service.server.state.unfinished.bytes >= 40_000)
+        await ping([connection])
+        assert traced() < 3 * 40_000
 
 
 async def test_messages_sent_while_a_client_breaks_the_rules_are_dropped(service, monkeypatch):
     sockets = []
-    violation = frame(CONT, b"x")
 
     def process(self, opcode, data):
         sockets.append(self)
@@ -173,11 +149,11 @@ async def test_messages_sent_while_a_client_breaks_the_rules_are_dropped(service
     monkeypatch.setattr(websocket.WebSocket, "_process", process)
     async with contextlib.AsyncExitStack() as stack:
         connection = await upgraded(stack, service)
-        await connection.send(frame(PING) + violation)
+        await connection.send(frame(PING) + frame(CONT, b"x"))  # a violation
         await until(lambda: sockets and sockets[0]._closing)
         sockets[0].send(b"after")
         sockets[0].send_part(b"after", last=True)
         sockets[0].post(b"after")
         received = await asyncio.wait_for(connection.reader.read(), BOUND_S)
-        assert received.startswith(b"\x81\x06before\x01\x00\x88")
-        assert b"after" not in received
+    assert received.startswith(b"\x81\x06before\x01\x00\x88")
+    assert b"after" not in received

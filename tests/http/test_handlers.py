@@ -4,12 +4,13 @@ import base64
 import hashlib
 import hmac
 import ipaddress
+import itertools
 import re
 
 import pytest
 from support.browsers import TURN_SECRET as SECRET
-from support.rpc import RpcClient
-from support.service import NOW_MS, ORIGIN, refused, segment
+from support.rpc import open_socket
+from support.service import NOW_MS, ORIGIN, OTHER, refused, segment
 
 from tornado_signal.errors import OperatorError
 from tornado_signal.service.ice import read_ice_servers
@@ -20,27 +21,19 @@ pytest_plugins = ["support.browser_fixtures"]
 TEXTS = ["x", "\0", '"\\\n\u2028', "😀" * 1024, "\x7f\x1f", "é" * 1024, " ", "null", "x" * 1024]
 
 
-def page(number, limit, total, *, more):
-    return {"page": number, "limit": limit, "total": total, "hasMore": more}
-
-
 async def test_strings_are_returned_unchanged(service):
-    for topic, text in enumerate(TEXTS):
-        await check_unchanged(service, str(topic), text)
-
-
-async def check_unchanged(service, topic, text):
-    code = await service.offer(topic, info=text, offer=text)
-    for side in ("offerer", "answerer"):
-        for candidate in (text, text, text + "!"):
+    for number, text in enumerate(TEXTS):
+        code = await service.offer(str(number), info=text, offer=text)
+        candidates = [text, text, text + "!"]
+        for side, candidate in itertools.product(("offerer", "answerer"), candidates):
             await service.post("/answer", code=code, side=side, candidate=candidate)
-    (listed,) = await service.sessions(topic)
-    assert (listed["info"], listed["offer"], listed["offerCandidates"]) == (text, text, [text, text, text + "!"])
-    await service.post("/answer", code=code, side="answerer", answer=text)
-    for_offerer = await service.post("/poll", code=code, side="offerer")
-    assert for_offerer == {"answer": text, "answerCandidates": [text, text, text + "!"]}
-    for_answerer = await service.post("/poll", code=code, side="answerer")
-    assert for_answerer == {"offer": text, "offerCandidates": [text, text, text + "!"]}
+        (listed,) = await service.sessions(str(number))
+        assert (listed["info"], listed["offer"], listed["offerCandidates"]) == (text, text, candidates)
+        await service.post("/answer", code=code, side="answerer", answer=text)
+        answered = await service.post("/poll", code=code, side="offerer")
+        offered = await service.post("/poll", code=code, side="answerer")
+        assert answered == {"answer": text, "answerCandidates": candidates}
+        assert offered == {"offer": text, "offerCandidates": candidates}
 
 
 async def test_codes_are_case_insensitive_and_null_means_absent(service):
@@ -53,7 +46,7 @@ async def test_codes_are_case_insensitive_and_null_means_absent(service):
 async def test_page_has_100_topics_by_default_and_at_most_1000(service):
     for number in range(1005):
         await service.store.create(ORIGIN, f"{number:04}", "i", "o")
-    for query, number, limit in [
+    for query, page, limit in [
         ("", 1, 100),
         ("?page=1", 1, 100),
         ("?limit=1000", 1, 1000),
@@ -67,50 +60,36 @@ async def test_page_has_100_topics_by_default_and_at_most_1000(service):
         ("?p%61ge=2&limit=%35", 2, 5),
     ]:
         result = await service.get("/topics" + query)
-        assert len(result["topics"]) == max(0, min(limit, 1005 - (number - 1) * limit)), query
-        assert result["pagination"] == page(number, limit, 1005, more=number * limit < 1005), query
+        assert len(result["topics"]) == max(0, min(limit, 1005 - (page - 1) * limit)), query
+        expected = {"page": page, "limit": limit, "total": 1005, "hasMore": page * limit < 1005}
+        assert result["pagination"] == expected, query
 
 
 async def test_topics_that_begin_with_a_prefix(service):
-    for topic in ("a", "a/1", "a/2", "b", "é%_", "é\U0001f600", "\U0001f600"):
+    names = ["a", "a/1", "a/2", "b", "é%_", "é\U0001f600", "\U0001f600"]
+    for topic in names:
         await service.offer(topic)
-    for prefix, expected in (
-        ("", ["a", "a/1", "a/2", "b", "é%_", "é\U0001f600", "\U0001f600"]),
-        ("a", ["a", "a/1", "a/2"]),
-        ("a/", ["a/1", "a/2"]),
-        ("é%", ["é%_"]),
-        ("A", []),
-        ("%", []),
-        ("x" * 256, []),
-    ):
+    for prefix in ("", "a", "a/", "é%", "A", "%", "x" * 256):
+        expected = [name for name in names if name.startswith(prefix)]
         found = await service.get(f"/topics?limit=2&prefix={segment(prefix)}")
         assert [topic["topic"] for topic in found["topics"]] == expected[:2], prefix
         assert (found["pagination"]["total"], found["pagination"]["hasMore"]) == (len(expected), len(expected) > 2)
-    async with RpcClient(f"ws://127.0.0.1:{service.port}/ws", ORIGIN) as client:
-        found = (await client.ask("topics", prefix="a/"))["result"]
-        assert [topic["topic"] for topic in found["topics"]] == ["a/1", "a/2"]
-        assert len((await client.ask("topics", prefix=None))["result"]["topics"]) == 7
-
-
-SECRETS = {"offerer": "the offerer's secret", "answerer": "the answerer's secret 😀"}
-
-
-async def answered_session(service, **secrets):
-    """Create a session with an answer and return its code. Each side has its secret from `secrets`, if any."""
-    credentials = {side: {"secret": secret} for side, secret in (secrets or SECRETS).items()}
-    code = (await service.post("/lobby/offer", info="i", offer="o", **credentials.get("offerer", {})))["code"]
-    await service.post("/answer", code=code, side="answerer", answer="a", **credentials.get("answerer", {}))
-    return code
+    async with open_socket(service) as client:
+        for prefix in ("a/", None):
+            found = (await client.call("topics", prefix=prefix))["topics"]
+            assert [topic["topic"] for topic in found] == [name for name in names if name.startswith(prefix or "")]
 
 
 async def test_database_stores_hashes_of_secrets_only(service, tmp_path):
-    code = await answered_session(service)
-    await service.post("/answer", code=code, side="offerer", candidate="c", secret=SECRETS["offerer"])
-    body = {"code": code, "side": "offerer", "secret": "a secret that is wrong"}
+    secrets = {"offerer": "the offerer's secret", "answerer": "the answerer's secret 😀"}
+    offer = await service.post("/lobby/offer", info="i", offer="o", secret=secrets["offerer"])
+    for side, fields in (("answerer", {"answer": "a"}), ("offerer", {"candidate": "c"})):
+        await service.post("/answer", code=offer["code"], side=side, secret=secrets[side], **fields)
+    body = {"code": offer["code"], "side": "offerer", "secret": "a secret that is wrong"}
     assert (await service.call("POST", "/refresh", body)).status == 404
     await service.close_store()
     stored = b"".join(path.read_bytes() for path in (tmp_path / "data0").iterdir() if path.is_file())
-    for secret in SECRETS.values():
+    for secret in secrets.values():
         data = secret.encode()
         assert hashlib.sha256(data).digest() in stored
         assert data not in stored
@@ -130,87 +109,68 @@ async def test_session_timeout_is_the_maximum_ttl(start_service):
 
 
 DAY_MS = 86_400_000
-OTHER = "https://other.example"
 PROXY = (ipaddress.ip_network("127.0.0.1"),)
 
 
-async def nearby(service, address="192.0.2.1", origin=ORIGIN):
-    headers = [("X-Forwarded-For", address)]
+async def nearby(service, address=None, origin=ORIGIN):
+    headers = [("X-Forwarded-For", address)] if address else []
     return (await service.get("/nearby", origin=origin, headers=headers))["topic"]
 
 
 async def test_topic_belongs_to_a_network_and_an_origin(start_service):
     service = await start_service(trusted_proxies=PROXY)
-    topics = {}
-    for network, addresses in {
-        "v4": [
-            "8.8.8.8",
-            "::ffff:8.8.8.8",
-            "64:ff9b::808:808",
-            "2002:808:808:5::1",
-            "1.1.1.1, 8.8.8.8",
-            "fe80::1, 8.8.8.8",
-        ],
-        "other v4": ["8.8.8.9"],
-        "v6": ["2a00:1450:1:2::1", "2a00:1450:1:2:ffff:ffff:ffff:ffff"],
-        "other v6": ["2a00:1450:1:3::1"],
-        "local": ["192.168.1.2", "10.0.0.1", "fd00::1", "fe80::1", "127.0.0.1", "::1"],
-        "carrier": ["100.64.0.1"],
-        "other carrier": ["100.64.0.2"],
-    }.items():
-        (topics[network],) = {await nearby(service, address) for address in addresses}
-    assert all(re.fullmatch("nearby-[0-9a-f]{32}", topic) for topic in topics.values())
-    elsewhere = await nearby(service, "8.8.8.8", OTHER)
-    assert len({*topics.values(), elsewhere}) == len(topics) + 1
-    async with RpcClient(f"ws://127.0.0.1:{service.port}/ws", ORIGIN) as client:
-        assert (await client.ask("nearby"))["result"] == {"topic": topics["local"]}
+    behind = ["1.1.1.1, 8.8.8.8", "fe80::1, 8.8.8.8"]
+    networks = [
+        ["8.8.8.8", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808:5::1", *behind],
+        ["8.8.8.9"],
+        ["2a00:1450:1:2::1", "2a00:1450:1:2:ffff:ffff:ffff:ffff"],
+        ["2a00:1450:1:3::1"],
+        ["192.168.1.2", "10.0.0.1", "fd00::1", "fe80::1", "127.0.0.1", "::1"],
+        *(["100.64.0.1"], ["100.64.0.2"]),  # of a carrier
+    ]
+    topics = [await nearby(service, "8.8.8.8", OTHER)]
+    for addresses in networks:
+        (topic,) = {await nearby(service, address) for address in addresses}
+        topics.append(topic)
+    assert all(re.fullmatch("nearby-[0-9a-f]{32}", topic) for topic in topics)
+    assert len({*topics}) == len(networks) + 1
+    async with open_socket(service) as client:
+        assert await client.call("nearby") == {"topic": await nearby(service, "127.0.0.1")}
 
 
-async def test_address_cannot_be_forged(start_service):
-    service = await start_service(trusted_proxies=(ipaddress.ip_network("10.0.0.0/8"),), unlimited_addresses=())
+async def test_address_cannot_be_forged_and_clients_behind_an_unknown_proxy_have_no_network(start_service):
+    trusting = {"trusted_proxies": (ipaddress.ip_network("10.0.0.0/8"),), "unlimited_addresses": ()}
+    service = await start_service(**trusting)
     assert await nearby(service, "8.8.8.8") == await nearby(service, "8.8.4.4")
+    for settings in ({}, {"nearby": False}):
+        service = await start_service(**settings)
+        for headers in ([("X-Forwarded-For", "8.8.8.8")], []):
+            assert refused(await service.call("GET", "/nearby", headers=headers)) == (404, "Not found")
+    async with open_socket(service) as client:
+        assert (await client.refused("nearby"))[0] == 404
 
 
-async def test_clients_behind_an_unknown_proxy_have_no_network(start_service):
-    service = await start_service()
-    headers = [("X-Forwarded-For", "8.8.8.8")]
-    assert refused(await service.call("GET", "/nearby", headers=headers)) == (404, "Not found")
-    assert refused(await service.call("GET", "/nearby")) == (404, "Not found")
-
-
-async def test_topic_changes_daily_without_separating_those_in_it(start_service):
-    for prefix in ("", "room~", "pair~"):
-        service = await start_service()
-        service.clock.ms = first_ms = (NOW_MS // DAY_MS + 1) * DAY_MS
-        before = await nearby_here(service)
-        service.clock.ms += DAY_MS - 1
-        assert await nearby_here(service) == before
-        code = await service.offer(prefix + before)
-        service.clock.ms = first_ms + DAY_MS
-        assert await nearby_here(service) == before
-        after = await nearby_here(service, OTHER)
-        await service.post("/withdraw", code=code, side="offerer")
-        assert await nearby_here(service) not in (before, after)
-        await service.offer(prefix + before)
-        service.clock.ms = first_ms + 2 * DAY_MS
-        await service.offer(prefix + before)
-        assert await nearby_here(service) != before
-
-
-async def nearby_here(service, origin=ORIGIN):
-    return (await service.get("/nearby", origin=origin))["topic"]
-
-
-async def test_no_nearby(start_service):
-    service = await start_service(nearby=False)
-    assert refused(await service.call("GET", "/nearby")) == (404, "Not found")
-    async with RpcClient(f"ws://127.0.0.1:{service.port}/ws", ORIGIN) as client:
-        assert (await client.ask("nearby"))["error"]["code"] == 404
+@pytest.mark.parametrize("prefix", ["", "room~", "pair~"])
+async def test_topic_changes_daily_without_separating_those_in_it(prefix, service):
+    service.clock.ms = first_ms = (NOW_MS // DAY_MS + 1) * DAY_MS
+    before = await nearby(service)
+    service.clock.ms += DAY_MS - 1
+    assert await nearby(service) == before
+    code = await service.offer(prefix + before)
+    service.clock.ms = first_ms + DAY_MS
+    assert await nearby(service) == before
+    after = await nearby(service, origin=OTHER)
+    await service.post("/withdraw", code=code, side="offerer")
+    assert await nearby(service) not in (before, after)
+    await service.offer(prefix + before)
+    service.clock.ms = first_ms + 2 * DAY_MS
+    await service.offer(prefix + before)
+    assert await nearby(service) != before
 
 
 async def test_secret_belongs_to_the_store(start_service):
     one, other = await start_service(), await start_service()
-    assert await nearby_here(one) != await nearby_here(other)
+    assert await nearby(one) != await nearby(other)
     assert len(one.store.secret) == 32
 
 
@@ -221,14 +181,11 @@ STUN = ("stun:stun.example:3478", "stun:[2001:db8::1]")
 TURN = ("turn:turn.example:3478?transport=udp", "turns:turn.example")
 
 
-async def test_stun_servers_are_offered_by_default(service):
-    (servers,) = (await service.get("/ice-servers"))["iceServers"]
-    assert servers == {"urls": ["stun:stun.cloudflare.com:3478", "stun:stun.l.google.com:19302"]}
-
-
-async def test_response_without_servers_has_an_expiry(start_service):
-    service = await start_service(stun_servers=())
-    assert await service.get("/ice-servers") == {"iceServers": [], "expiresAt": NOW_MS + 86_400_000}
+async def test_stun_servers_are_offered_by_default_and_a_response_without_servers_has_an_expiry(start_service):
+    urls = ["stun:stun.cloudflare.com:3478", "stun:stun.l.google.com:19302"]
+    for settings, servers in (({}, [{"urls": urls}]), ({"stun_servers": ()}, [])):
+        service = await start_service(**settings)
+        assert await service.get("/ice-servers") == {"iceServers": servers, "expiresAt": NOW_MS + DAY_MS}
 
 
 async def test_turn_servers_come_with_timed_passwords(start_service, secret_file):
@@ -251,7 +208,7 @@ async def test_passwords_expire_by_the_wall_clock_although_the_store_is_ahead(st
     """A clock that was ahead once must not sign passwords that are valid for longer."""
     service = await start_service(turn_servers=TURN, turn_secret_file=secret_file, turn_ttl_s=600)
     monkeypatch.setattr(service.clock, "wall_s", lambda: NOW_MS / 1000)
-    service.clock.ms += 30 * 86_400_000
+    service.clock.ms += 30 * DAY_MS
     response = await service.get("/ice-servers")
     assert response["expiresAt"] == NOW_MS + 600_000
     assert response["iceServers"][1]["username"].startswith(f"{NOW_MS // 1000 + 600}:")

@@ -16,21 +16,19 @@ LAST = "the last"
 MISSING = object()
 ANNOUNCE = b'{"action":"announce","info_hash":"%b","peer_id":"%%b","offers":[{"offer":%%%%b,"offer_id":"%b"}]}'
 ANNOUNCE %= b"h" * 20, b"o" * 20
+PEERJS = "/peerjs?key=k&token=t&id="
 # Paths of a sender and a receiver, the receiver's first messages, a message with a payload, and the payload's name.
 PROTOCOLS = {
-    "PeerJS": (
-        *("/peerjs?key=k&token=t&id=a", "/peerjs?key=k&token=t&id=b"),
-        *([], b'{"type":"OFFER","dst":"b","payload":%b}', "payload"),
-    ),
+    "PeerJS": (f"{PEERJS}a", f"{PEERJS}b", [], b'{"type":"OFFER","dst":"b","payload":%b}', "payload"),
     "y-webrtc": (
-        *["/y-webrtc"] * 2,
-        *([b'{"type":"subscribe","topics":["r"]}'], b'{"type":"publish","topic":"r","data":%b}', "data"),
+        *("/y-webrtc", "/y-webrtc", [b'{"type":"subscribe","topics":["r"]}']),
+        *(b'{"type":"publish","topic":"r","data":%b}', "data"),
     ),
     "ws-relay": (
-        *["/y-webrtc"] * 2,
-        *([b'{"type":"subscribe","topic":"r"}'], b'{"type":"publish","topic":"r","payload":%b}', "payload"),
+        *("/y-webrtc", "/y-webrtc", [b'{"type":"subscribe","topic":"r"}']),
+        *(b'{"type":"publish","topic":"r","payload":%b}', "payload"),
     ),
-    "tracker": (*["/tracker"] * 2, [ANNOUNCE % (b"b" * 20) % b"1"], ANNOUNCE % (b"a" * 20), "offer"),
+    "tracker": ("/tracker", "/tracker", [ANNOUNCE % (b"b" * 20) % b"1"], ANNOUNCE % (b"a" * 20), "offer"),
 }
 
 
@@ -57,9 +55,8 @@ def finite(text):
 @pytest.mark.parametrize("unusual", [False, True])
 async def test_websocket_message_is_answered_or_refused_as_no_json(unusual, service):
     async with open_socket(service, "/ws") as socket:
-        for message, value in messages(
-            b'{"jsonrpc":"2.0","id":1,"method":"version","params":{"x":%b}}', unusual=unusual
-        ):
+        template = b'{"jsonrpc":"2.0","id":1,"method":"version","params":{"x":%b}}'
+        for message, value in messages(template, unusual=unusual):
             if not is_text(message):
                 continue
             await socket.send(message, text=True)

@@ -8,7 +8,6 @@ import functools
 import ipaddress
 import re
 import time
-import types
 
 import pytest
 from hypothesis import given
@@ -90,13 +89,12 @@ def test_token_bucket_never_exceeds_capacity_plus_refill(capacity, per_s, pauses
 
 def test_each_ipv4_address_and_each_ipv6_64_has_its_own_bucket():
     limits = limits_for_all(rate_per_address=1)
-    clients = [
+    for addresses in (
         ["192.0.2.1", "::ffff:192.0.2.1"],
         ["192.0.2.2"],
         ["2001:db8::1", "2001:db8::ffff:1"],
         ["2001:db8:0:1::1"],
-    ]
-    for addresses in clients:
+    ):
         waits_s = [limits.charge_request(addresses[number % len(addresses)], 0) for number in range(11)]
         assert waits_s == [0] * 10 + [1]
 
@@ -262,8 +260,7 @@ async def test_rate_limit_refuses_requests_until_tokens_are_refilled(start_limit
 
 async def test_offer_with_equal_content_does_not_count_twice(start_limited):
     service = await start_limited(max_sessions_per_origin=1, codes="content")
-    first = await offer(service)
-    assert (await offer(service)).json == first.json
+    assert (await offer(service)).json == (await offer(service)).json
     assert refused(await offer(service, offer="another"))
 
 
@@ -271,11 +268,10 @@ async def test_address_beyond_its_byte_quota_is_refused(start_limited):
     service = await start_limited(max_bytes_per_address=400_000, session_timeout_ms=100_000)
     code, *_ = [await service.offer(offer="o" * 100_000) for _ in range(3)]
     # Bytes are charged to the address, not to the origin.
-    response = await service.call("POST", "/lobby/offer", {"info": "i", "offer": "o" * 150_000}, origin=OTHER)
+    response = await offer(service, origin=OTHER, offer="o" * 150_000)
     assert (response.status, response.json) == (429, TOO_MANY)
     assert 1 <= int(response.headers["Retry-After"]) <= 100
     answer = {"code": code, "side": "answerer"}
-
     for fields in ({"answer": "a" * 150_000}, {"candidates": ["c" * 100_000, "d" * 100_000]}):
         assert refused(await service.call("POST", "/answer", answer | fields))
     assert len(await service.sessions()) == 3
@@ -283,12 +279,10 @@ async def test_address_beyond_its_byte_quota_is_refused(start_limited):
     await service.post("/refresh", code=code, side="offerer")
     service.clock.ms += 50_000
     await service.post("/answer", **answer, answer="a" * 150_000)
-
-
-async def test_candidates_beyond_the_byte_quota_of_an_address_are_refused(start_limited):
+    # Each candidate is charged its overhead in the store.
     service = await start_limited(max_bytes_per_address=5000)
-    body = {"code": await service.offer(), "side": "offerer", "candidates": ["c"] * 100}
-    assert refused(await service.call("POST", "/answer", body))  # each candidate is charged its overhead in the store
+    answer = {"code": await service.offer(), "side": "offerer"}
+    assert refused(await service.call("POST", "/answer", answer | {"candidates": ["c"] * 100}))
 
 
 async def test_unfinished_bodies_share_a_limit(start_limited, monkeypatch):
@@ -310,33 +304,30 @@ async def test_unfinished_bodies_share_a_limit(start_limited, monkeypatch):
 @pytest.mark.parametrize(("setting", "status"), [("max_connections_per_address", 429), ("max_connections", 503)])
 async def test_first_request_on_an_excess_connection_gets_an_error_response(start_limited, setting, status):
     service = await start_limited(**{setting: 2})
-    request = head("GET", "/", with_origin(ORIGIN))
     async with service.connect() as first, service.connect() as second:
         for connection in (first, second):
-            await connection.send(request)
-            assert (await connection.receive()).status == 200
+            assert (await ask(connection)).status == 200
         async with service.connect() as third:
-            await third.send(request)
-            response = await third.receive()
+            response = await ask(third)
             assert refused(response, status)
             assert response.headers["Connection"] == "close"
             assert await third.receive() is None
-        await first.send(request)
-        assert (await first.receive()).status == 200
-    limits = service.shared.limits
-    await until(lambda: limits.connections == 0)
+        assert (await ask(first)).status == 200
+    await until(lambda: service.shared.limits.connections == 0)
     assert (await service.call("GET", "/")).status == 200
 
 
-async def connect_from(service, address):
-    """Connect from one of the loopback addresses."""
-    return Connection(*await asyncio.open_connection("127.0.0.1", service.port, local_addr=(address, 0)))
+GET = head("GET", "/", with_origin(ORIGIN))
 
 
-async def test_silent_excess_connection_is_closed_within_a_second(start_limited):
+async def ask(connection):
+    await connection.send(GET)
+    return await connection.receive()
+
+
+async def test_excess_connection_is_closed_within_a_second_if_it_is_silent_and_if_it_keeps_sending(start_limited):
     service = await start_limited(max_connections_per_address=1)
     limits = service.shared.limits
-    request = head("GET", "/", with_origin(ORIGIN))
     async with service.connect() as served:
         await until(lambda: limits.connections == 1)
         began_s = time.monotonic()
@@ -345,62 +336,45 @@ async def test_silent_excess_connection_is_closed_within_a_second(start_limited)
             await until(lambda: limits.refused == SPARE_CONNECTIONS_PER_CLIENT)
             assert [await connection.reader.read() for connection in silent] == [b""] * len(silent)
         assert time.monotonic() - began_s > 0.5
-        assert refused(await service.raw(request))
+        assert refused(await service.raw(GET))
         await until(lambda: limits.refused == 0)
-        await served.send(request)
-        assert (await served.receive()).status == 200
+        assert (await ask(served)).status == 200
+        async with service.connect() as excess, service.connect() as slow:
+            await until(lambda: limits.refused == 2)
+            await excess.send(GET * 1000)  # this client neither reads nor closes
+            for byte in GET[:20]:
+                await slow.send(bytes([byte]))
+                await asyncio.sleep(0.02)
+            await until(lambda: limits.refused == 0)
     await until(lambda: limits.connections == 0)
-
-
-async def test_excess_connection_that_keeps_sending_is_closed(start_limited):
-    service = await start_limited(max_connections_per_address=1)
-    limits = service.shared.limits
-    request = head("GET", "/", with_origin(ORIGIN))
-    async with service.connect(), service.connect() as excess, service.connect() as slow:
-        await until(lambda: limits.refused == 2)
-        await excess.send(request * 1000)  # this client neither reads nor closes
-        for byte in request[:20]:
-            await slow.send(bytes([byte]))
-            await asyncio.sleep(0.02)
-        await until(lambda: limits.refused == 0)
 
 
 async def test_client_that_continues_after_refusals_is_disconnected(start_limited, monkeypatch):
     monkeypatch.setattr(limits_module, "BURST_S", 1.5)
     service = await start_limited(rate_per_address=2)
-    request = head("GET", "/", with_origin(ORIGIN))
     async with service.connect() as connection:
-        responses = []
-        for _ in range(6):
-            await connection.send(request)
-            responses.append(await connection.receive())
+        responses = [await ask(connection) for _ in range(6)]
         assert [response.status for response in responses] == [200] * 3 + [429] * 3
         assert all(map(refused, responses[3:]))
         assert [response.headers.get("Connection") for response in responses] == [None] * 5 + ["close"]
         assert await connection.receive() is None
-    assert (await service.raw(request)).headers["Connection"] == "close"  # also on a new connection
+    assert (await service.raw(GET)).headers["Connection"] == "close"  # also on a new connection
     service.clock.ms += 1000
-    async with service.connect() as connection:
-        await connection.send(request)
-        response = await connection.receive()
-        assert (response.status, response.headers.get("Connection")) == (200, None)
+    response = await service.raw(GET)
+    assert (response.status, response.headers.get("Connection")) == (200, None)
 
 
 async def test_connection_storm_is_closed_on_accept(start_limited, monkeypatch):
     monkeypatch.setattr(limits_module, "BURST_S", 3)
     service = await start_limited(rate_per_address=1)
-    request = head("GET", "/", with_origin(ORIGIN))
-    statuses = []
-    for _ in range(2 * 3 + SPARE_ARRIVALS + 30):
-        response = await service.raw(request)
-        statuses.append(response and response.status)
+    responses = [await service.raw(GET) for _ in range(2 * 3 + SPARE_ARRIVALS + 30)]
+    statuses = [response and response.status for response in responses]
     answered = len(statuses) - statuses.count(None)
     assert set(statuses[:100]) == {200, 429}
     assert 2 * 3 + SPARE_ARRIVALS <= answered < 2 * 3 + SPARE_ARRIVALS + 20
     assert statuses[-1] is None or statuses[-2] is None
-    other = await connect_from(service, "127.0.0.2")
-    await other.send(request)
-    assert (await other.receive()).status == 200
+    other = Connection(*await asyncio.open_connection("127.0.0.1", service.port, local_addr=("127.0.0.2", 0)))
+    assert (await ask(other)).status == 200
     other.close()
     assert service.shared.limits.refused == 0
     await until(lambda: service.shared.limits.connections == 0)
@@ -418,23 +392,22 @@ async def test_untrusted_proxy_is_logged_once(settings, lines, start_service, ca
     assert ["--trusted-proxies does not name" in record.message for record in caplog.records] == [True] * lines
 
 
-async def test_refusals_are_logged_when_they_begin_and_end(start_service, caplog, monkeypatch):
+async def test_refusals_are_logged_when_they_begin_and_end(start_service, caplog, pass_time):
     service = await start_service(trusted_proxies=LOOPBACK, rate_per_address=1, max_sessions_per_origin=1)
     refusals = service.shared.refusals
     await service.offer()
     for _ in range(2):
-        assert (await service.call("POST", "/b/offer", {"info": "i", "offer": "o"})).status == 429
+        assert (await offer(service, "b")).status == 429
         refusals.check()
     for _ in range(20):
         last = await service.call("GET", "/health", headers=[("X-Forwarded-For", "192.0.2.7")])
     assert last.status == 429
     assert (await service.call("GET", "/nowhere", origin=None)).status == 400  # a mistake of the client
     refusals.check()
-    later_s = asyncio.get_running_loop().time() + CALM_S
-    monkeypatch.setattr(refusals, "_loop", types.SimpleNamespace(time=lambda: later_s))
-    refusals.check()
-    refusals.check()
-    assert [record.getMessage() for record in caplog.records] == [
+    await pass_time(CALM_S)
+    for _ in range(2):
+        refusals.check()
+    assert caplog.messages == [
         "clients are refused (429): sessions of an origin; the limit is --max-sessions-per-origin",
         "clients are refused (429): requests of an address; the limit is --rate-per-address",
         "clients are no longer refused (429): sessions of an origin; it was 2 requests",
@@ -442,9 +415,9 @@ async def test_refusals_are_logged_when_they_begin_and_end(start_service, caplog
     ]
 
 
-async def test_disconnections_are_logged_when_they_begin_and_end(start_service, caplog, monkeypatch):
-    service = await start_service(unlimited_addresses=(), rate_per_address=10)
-    refusals, state = service.shared.refusals, service.server.state
+async def test_disconnections_are_logged_when_they_begin_and_end(start_limited, caplog, pass_time):
+    service = await start_limited(rate_per_address=10)
+    refusals, unfinished = service.shared.refusals, service.server.state.unfinished
 
     async def closed(*frames, code, host="127.0.0.1"):
         async with open_socket(service, local_addr=(host, 0)) as client:
@@ -457,30 +430,26 @@ async def test_disconnections_are_logged_when_they_begin_and_end(start_service, 
         await closed(frame(TEXT, b" " * 300_000), code=1009)
     await closed(frame(0x3), code=1002)
     await closed(frame(TEXT, b'{"type": "subscribe", "topics": []}'), code=1008)  # has a line of its own
-    async with open_socket(service, local_addr=("127.0.0.2", 0)) as client:
-        state.unfinished.max_bytes = 50_000
-        client.socket.transport.write(frame(TEXT, b" " * 100_000)[:-1])
-        assert await client.closed() == 1006
-    refusals.check()
+    unfinished.max_bytes, max_bytes = 50_000, unfinished.max_bytes
+    await closed(frame(TEXT, b" " * 100_000)[:-1], code=1006, host="127.0.0.2")
+    unfinished.max_bytes = max_bytes
     await closed(*[frame(PING)] * 1000, code=1008)
     await closed(*[frame(TEXT, b'{"jsonrpc":"2.0","method":"health"}')] * 200, code=1008, host="127.0.0.3")
-    later_s = asyncio.get_running_loop().time() + CALM_S
-    monkeypatch.setattr(refusals, "_loop", types.SimpleNamespace(time=lambda: later_s))
+    await pass_time(CALM_S)
     refusals.check()
-    lines = [record.getMessage() for record in caplog.records]
-    assert [line for line in lines if "disconnected" in line] == [
-        "clients are disconnected: messages have at most 262144 bytes; the limit is --max-body-bytes",
-        "clients are disconnected: invalid opcode",
-        "clients are disconnected: unfinished input of all clients; the limit is --max-unsent-bytes",
-        "clients are disconnected: too many frames; the limit is --rate-per-address",
-        "clients are disconnected: too many requests of an address; the limit is --rate-per-address",
-        "clients are no longer disconnected: messages have at most 262144 bytes; it was 2 connections",
-        "clients are no longer disconnected: invalid opcode; it was 1 connections",
-        "clients are no longer disconnected: unfinished input of all clients; it was 1 connections",
-        "clients are no longer disconnected: too many frames; it was 1 connections",
-        "clients are no longer disconnected: too many requests of an address; it was 1 connections",
+    reasons = {
+        "messages have at most 262144 bytes": ("; the limit is --max-body-bytes", 2),
+        "invalid opcode": ("", 1),
+        "unfinished input of all clients": ("; the limit is --max-unsent-bytes", 1),
+        "too many frames": ("; the limit is --rate-per-address", 1),
+        "too many requests of an address": ("; the limit is --rate-per-address", 1),
+    }
+    begun = [f"clients are disconnected: {reason}{advice}" for reason, (advice, _) in reasons.items()]
+    ended = [
+        f"clients are no longer disconnected: {reason}; it was {n} connections" for reason, (_, n) in reasons.items()
     ]
-    assert len(lines) == 13
+    assert [line for line in caplog.messages if "disconnected" in line] == begun + ended
+    assert len(caplog.messages) == 13
 
 
 def test_each_setting_of_a_refusal_exists_and_is_of_a_reason():

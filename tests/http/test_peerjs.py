@@ -24,26 +24,26 @@ UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a
 TAKEN = {"type": "ID-TAKEN", "payload": {"msg": "ID is taken"}}
 NO_ID = "No id, token, or key supplied to websocket server"
 TOO_LONG = "Id and key may have at most 256 characters"
-SHARED = {"shared_protocols": ("peerjs",), "peerjs_discovery": True}
 
 
 @pytest.fixture
 def opened(io_loop):
     """A function that opens an id on a server. The connections are closed after the test."""
-    peers = []
+    stack = contextlib.AsyncExitStack()
 
     async def opening(service, peer_id, *arguments, **options):
         peer = await open_peer(service.port, peer_id, *arguments, **options)
-        peers.append(peer)
+        stack.push_async_callback(peer.close)
         return peer
 
     yield opening
+    io_loop.run_sync(stack.aclose)
 
-    async def close_all():
-        for peer in peers:
-            await peer.close()
 
-    io_loop.run_sync(close_all)
+async def exchange(sender, receiver, dst, payload):
+    """Send an offer, and check that it arrives."""
+    await sender.send("OFFER", dst, payload=payload)
+    assert (await receiver.next())["payload"] == payload
 
 
 async def text(service, target, origin=ORIGIN, **options):
@@ -81,14 +81,14 @@ async def is_taken(service, peer_id, **options):
 # Over HTTP
 
 
-@pytest.mark.parametrize("key", ["peerjs", "another%20key", "peerjs/peerjs", "peerjs/another%20key"])
-async def test_id_is_a_new_uuid_as_text(key, service):
-    target = f"/{key}/id?ts=17000.5&version=1.5.5"
-    response = await service.raw(head("GET", target, with_origin(ORIGIN)))
-    assert (response.status, response.headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
-    assert (allowed_origin(response), response.headers.get_list("Vary")) == (ORIGIN, ["Origin"])
-    assert UUID.fullmatch(response.body.decode())
-    assert (await text(service, target))[2] != response.body.decode()
+async def test_id_is_a_new_uuid_as_text(service):
+    for key in ("peerjs", "another%20key", "peerjs/peerjs", "peerjs/another%20key"):
+        target = f"/{key}/id?ts=17000.5&version=1.5.5"
+        response = await service.raw(head("GET", target, with_origin(ORIGIN)))
+        assert (response.status, response.headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+        assert (allowed_origin(response), response.headers.get_list("Vary")) == (ORIGIN, ["Origin"])
+        assert UUID.fullmatch(response.body.decode())
+        assert (await text(service, target))[2] != response.body.decode()
 
 
 async def test_peers_are_listed_only_if_the_operator_allows_it(start_service, opened):
@@ -144,8 +144,7 @@ async def test_live_id_is_taken_and_free_at_once_after_a_clean_close(code, start
     service = await start_service(hold_grace_ms=3_600_000)
     peer = await opened(service, "a")
     assert await is_taken(service, "a")
-    await peer.send("OFFER", "a", payload=1)
-    assert (await peer.next())["payload"] == 1
+    await exchange(peer, peer, "a", 1)
     await peer.socket.close(code)
     await (await until_free(service, "a", "another token")).close()
 
@@ -166,17 +165,12 @@ async def test_id_is_kept_for_its_token_after_an_abnormal_loss(start_service, op
     await (await until_free(service, "a", "another token")).close()
 
 
-async def test_reconnection_replaces_the_earlier_connection(service, opened):
-    earlier, other = await opened(service, "a", "its token"), await opened(service, "b")
-    later = await opened(service, "a", "its token")
-    assert await earlier.closed() == (1000, "taken over")
-    await other.send("OFFER", "a", payload="for the later one")
-    assert (await later.next())["payload"] == "for the later one"
+async def test_reconnection_replaces_the_earlier_connection_also_after_an_outage(service, opened, monkeypatch):
+    first, other = await opened(service, "a", "its token"), await opened(service, "b", "its token")
+    earlier = await opened(service, "a", "its token")
+    assert await first.closed() == (1000, "taken over")
+    await exchange(other, earlier, "a", "for the later one")
     assert await is_taken(service, "a")
-
-
-async def test_takeover_is_checked_after_an_outage(service, opened, monkeypatch):
-    earlier, other = await opened(service, "a", "its token"), await opened(service, "b", "its token")
     relay, calls = service.application.relay, []
 
     async def fail(*arguments):
@@ -215,24 +209,18 @@ async def test_client_without_an_id_cannot_send(service, opened):
 # Messages
 
 
-async def test_four_members_are_forwarded_with_the_true_sender(service, opened):
+async def test_four_members_are_forwarded_with_the_true_sender_to_ids_of_any_characters(service, opened):
     one, other = await opened(service, "a"), await opened(service, "b")
     for kind in ("OFFER", "ANSWER", "CANDIDATE", "LEAVE", "EXPIRE"):
         await one.send(kind, "b", payload={"x": [1, None]}, src="forged", extra=7)
         assert await other.next() == {"type": kind, "src": "a", "dst": "b", "payload": {"x": [1, None]}}
     await one.send("OFFER", "b")
     assert await other.next() == {"type": "OFFER", "src": "a", "dst": "b"}
-    await one.send("OFFER", "a", payload="own")
-    assert await one.next() == {"type": "OFFER", "src": "a", "dst": "a", "payload": "own"}
-
-
-async def test_ids_can_have_any_characters(service, opened):
-    names = ["two words", "ä ö/ü?&#%20", '"quoted"\\', "x" * 250, "ids 3", "taken over by x"]
-    sender = await opened(service, "sender")
-    for name in names:
+    await exchange(one, one, "a", "own")
+    for name in ("two words", "ä ö/ü?&#%20", '"quoted"\\', "x" * 250, "ids 3", "taken over by x"):
         peer = await opened(service, name)
-        await sender.send("OFFER", name, payload=name)
-        assert await peer.next() == {"type": "OFFER", "src": "sender", "dst": name, "payload": name}
+        await one.send("OFFER", name, payload=name)
+        assert await peer.next() == {"type": "OFFER", "src": "a", "dst": name, "payload": name}
 
 
 JUNK = [
@@ -251,27 +239,27 @@ async def test_junk_is_ignored(service, opened):
     for junk in JUNK:
         await one.socket.send(junk)
     await one.nothing_before(("a", "own"))
-    await one.send("OFFER", "b", payload="after all that")
-    assert (await other.next())["payload"] == "after all that"
+    await exchange(one, other, "b", "after all that")
 
 
 # Absent ids
 
 
-async def test_messages_to_an_absent_id_arrive_in_order_after_open(service, opened):
+async def test_messages_to_an_absent_id_arrive_in_order_after_open_and_no_expire_is_sent(service, opened, pass_time):
     one, two = await opened(service, "a"), await opened(service, "c")
     for number in range(10):
         await one.send(("OFFER", "ANSWER", "CANDIDATE")[number % 3], "b", payload=number)
     await one.send("LEAVE", "b")  # dropped
     await two.send("OFFER", "b", payload="of another sender")
-    for peer in (one, two):
-        await peer.nothing_before(("ac"[peer is two], "own"))
+    await one.nothing_before(("a", "own"))
+    await two.nothing_before(("c", "own"))
     other = await opened(service, "b")
     messages = [await other.next() for _ in range(11)]
     assert [each["payload"] for each in messages if each["src"] == "a"] == [*range(10)]
     assert [each["payload"] for each in messages if each["src"] == "c"] == ["of another sender"]
-    await one.send("OFFER", "b", payload="directly")
-    assert (await other.next())["payload"] == "directly"
+    await exchange(one, other, "b", "directly")
+    await pass_time(6)
+    await one.nothing_before(("a", "again"))
 
 
 async def test_sender_gets_one_expire_for_each_absent_id_and_later_attempt(service, opened, pass_time):
@@ -289,19 +277,18 @@ async def test_sender_gets_one_expire_for_each_absent_id_and_later_attempt(servi
     await peer.nothing_before(("a", "own"))
 
 
-async def test_expire_is_not_sent_after_the_id_arrived(service, opened, pass_time):
+async def test_kept_messages_end_with_their_sender(service, opened):
     peer = await opened(service, "a")
     await peer.send("OFFER", "b", payload=1)
     await peer.nothing_before(("a", "own"))
+    await peer.close()
+    await (await until_free(service, "a", "another token")).close()
     other = await opened(service, "b")
-    assert (await other.next())["payload"] == 1
-    await pass_time(6)
-    await peer.nothing_before(("a", "again"))
+    await other.nothing_before(("b", "own"))
 
 
 @pytest.mark.parametrize(("payload", "count"), [("x", 100), ("x" * 20_000, 3)])
-async def test_messages_to_absent_ids_are_bounded(payload, count, start_service, opened):
-    service = await start_service()
+async def test_messages_to_absent_ids_are_bounded(payload, count, service, opened):
     peer = await opened(service, "a")
     for number in range(count + 5):
         await peer.send("OFFER", "b", payload=[number, payload])
@@ -314,49 +301,29 @@ async def test_messages_to_absent_ids_are_bounded(payload, count, start_service,
     await peer.nothing_before(("a", "own"))
 
 
-async def test_kept_messages_end_with_their_sender(service, opened):
-    peer = await opened(service, "a")
-    await peer.send("OFFER", "b", payload=1)
-    await peer.nothing_before(("a", "own"))
-    await peer.close()
-    await (await until_free(service, "a", "another token")).close()
-    other = await opened(service, "b")
-    await other.nothing_before(("b", "own"))
-
-
 # Scopes
 
 
-async def test_ids_of_other_keys_are_separate(service, opened):
-    peers = [await opened(service, "a", "token"), await opened(service, "a", "another", key="another key")]
-    for number, peer in enumerate(peers):
-        await peer.send("OFFER", "a", payload=number)
-        assert (await peer.next())["payload"] == number
-
-
-async def test_ids_of_a_shared_protocol_are_listed_and_taken_in_all_origins(start_service, opened):
-    service = await start_service(**SHARED)
-    for peer_id, origin in (("a", ORIGIN), ("b", OTHER), ("c", None)):
-        await opened(service, peer_id, origin=origin)
+async def test_ids_of_other_keys_are_separate_and_those_of_a_shared_protocol_are_of_all_origins(start_service, opened):
+    service = await start_service(shared_protocols=("peerjs",), peerjs_discovery=True)
+    peers = [await opened(service, name, origin=origin) for name, origin in (("a", ORIGIN), ("b", OTHER), ("c", None))]
     for origin in (ORIGIN, OTHER, None):
         assert await ids(service, origin=origin) == ["a", "b", "c"]
     assert UUID.fullmatch((await text(service, "/peerjs/id", None))[2])
     assert await is_taken(service, "a", origin=OTHER)
+    for number, peer in enumerate((peers[0], await opened(service, "a", "another", key="another key"))):
+        await exchange(peer, peer, "a", number)
 
 
 # Limits, metrics and the end
 
 
-async def test_ids_of_an_address_are_limited(start_service, opened):
+async def test_ids_of_an_address_are_limited_and_a_drain_closes_with_1012_and_keeps_them(start_service, opened):
     service = await start_service(max_sessions_per_address=3, unlimited_addresses=())
-    first = await opened(service, "a")
+    first = await opened(service, "a", "its token")
     second = await connect_peer(service.port, key="peerjs", id="b", token="t")
     assert (await second.closed())[0] == 1008
     await first.nothing_before(("a", "own"))
-
-
-async def test_drain_closes_with_1012_and_keeps_the_id(service, opened):
-    peer = await opened(service, "a", "its token")
     service.server.close_websockets(0)
-    assert (await peer.closed())[0] == 1012
+    assert (await first.closed())[0] == 1012
     assert await is_taken(service, "a")
