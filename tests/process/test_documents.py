@@ -111,7 +111,7 @@ def test_every_code_block_is_tested():
         "from-trystero": 1,  # browser/test_moving
         "http-api": 1,
         "kubernetes": 9,  # system/test_kubernetes
-        "maintenance": 3,  # also system/test_systemd_real
+        "maintenance": 3,  # system/test_systemd_real
         "monitoring": 1,  # system/test_monitoring
         "operator-page": 3,
         "python": 3,
@@ -314,32 +314,6 @@ def test_websocket_messages_have_the_documented_responses(start):
             for text in wanted:
                 assert any(re.fullmatch(expected(text.removeprefix("<- ")), each) for each in received), received
     assert server.stop() == 0
-
-
-@pytest.mark.slow
-def test_commands_of_maintenance_work_while_the_server_runs_or_is_stopped(start, tmp_path):
-    running, stopped, damaged = [text.splitlines() for text in blocks("maintenance", "Maintenance", "sh")]
-    units = "tornado-signal.socket tornado-signal"
-    for lines in (stopped, damaged):
-        assert [lines.pop(0), lines.pop()] == [f"sudo systemctl {verb} {units}" for verb in ("stop", "start")]
-    data, port = tmp_path / "var/lib/tornado-signal/data", str(free_port())
-
-    def typed(lines):
-        script = "\n".join(lines).replace("/opt/tornado-signal/bin/tornado-signal", str(COMMAND))
-        script = script.replace(" /var/", f" {tmp_path}/var/").replace("sudo ", "").replace("3001", port)
-        return bash(script.replace("/etc/tornado-signal/secrets/admin", str(token)), tmp_path)
-
-    token = tmp_path / "admin"
-    token.write_text("0" * 32)
-    server = start("--admin-port", port, "--admin-token-file", token, "--data-dir", data)
-    server.offer()
-    printed = typed(running)
-    assert '"topics": 1' in printed
-    assert server.stop() == 0
-    assert typed(stopped) == f"{data} is sound\n"
-    (data / "CURRENT").unlink()
-    assert typed(damaged) == ""
-    assert start("--data-dir", data).codes() == []
 
 
 @pytest.mark.slow

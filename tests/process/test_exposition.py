@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from urllib.parse import urlsplit
 
 import pytest
 from support.command import BOUND_S, ORIGIN, Server, commit
@@ -136,15 +135,6 @@ def test_promtool_accepts_the_metrics(after_traffic):
         assert ((done.returncode, done.stdout + done.stderr) == (0, "")) == good, done.stdout + done.stderr
 
 
-def test_expired_sessions_are_counted_once_swept(server):
-    running = server("--session-timeout-ms", "100", "--sweep-interval-ms", "10")
-    for _ in range(5):
-        offer(running)
-    found = until_scraped(running, lambda found: (found.one("sessions_swept"), found.one("topics")) == (5, 0))
-    assert found.one("sessions_unanswered") == 0
-    assert found.histogram("sweep_duration_seconds")[1] >= 1
-
-
 def check_process(values, since_s):
     """Prove that the numbers that Prometheus' clients have of each process are those of one that began since then."""
     assert 2 < values["process_open_fds"] < values["process_max_fds"]
@@ -152,15 +142,27 @@ def check_process(values, since_s):
     assert since_s <= values["process_start_time_seconds"] <= time.time() + 1
 
 
-def test_process_and_its_garbage_collections_are_described(server):
+def test_process_its_connections_and_expired_sessions_are_counted(server):
     since_s = time.time() - 1
-    found = scrape(server().admin_url)
+    running = server("--session-timeout-ms", "100", "--sweep-interval-ms", "10")
+    found = scrape(running.admin_url)
     values = {sample.name: sample.value for family in found.families.values() for sample in family.samples}
     check_process(values, since_s)
     assert values["process_open_fds"] > 5
     assert values["process_cpu_seconds_total"] > 0
     assert "python_gc_collections_total" in values
     assert found.families["python_info"].samples[0].labels["implementation"] == "CPython"
+    assert found.one("connections") == 0
+    with contextlib.ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+        until_scraped(running, lambda found: found.one("connections") == 5)
+    for _ in range(5):
+        offer(running)
+    found = until_scraped(running, lambda found: (found.one("sessions_swept"), found.one("topics")) == (5, 0))
+    assert found.one("sessions_unanswered") == 0
+    assert found.histogram("sweep_duration_seconds")[1] >= 1
+    until_scraped(running, lambda found: found.one("connections") == 0)
 
 
 @pytest.mark.needs("namespace")
@@ -278,14 +280,3 @@ async def test_changes_in_one_write_are_counted_by_kind(service, monkeypatch):
     _, writes, changes = (await scraped(service)).histogram("store_write_changes")
     assert changes == 20
     assert 1 <= writes < 20
-
-
-def test_open_connections_are_counted(server):
-    running = server()
-    where = urlsplit(running.url)
-    assert scrape(running.admin_url).one("connections") == 0
-    with contextlib.ExitStack() as stack:
-        for _ in range(5):
-            stack.enter_context(socket.create_connection((where.hostname, where.port)))
-        until_scraped(running, lambda found: found.one("connections") == 5)
-    until_scraped(running, lambda found: found.one("connections") == 0)

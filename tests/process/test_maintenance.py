@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import stat
 
@@ -56,6 +57,7 @@ def test_command_without_a_server_gives_advice(start, tmp_path):
         f"no server responds at http://127.0.0.1:{port} (Connection refused); start it, or name its admin listener "
         "with --admin-port or --admin-url"
     )
+    assert "--admin-port or --admin-url" in run_refused("admin", "status", cwd=tmp_path)
     said = run_refused("admin", "status", "--admin-port", 0, cwd=tmp_path)
     assert said == "with --admin-port 0 only the server's log contains the port; name it with --admin-url"
     server = start(*ADMIN)
@@ -154,33 +156,24 @@ def served(start, tmp_path):
     return serving
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_existing_empty_data_directory_becomes_private(there, served, tmp_path):
+def test_files_of_the_data_directory_are_private_and_a_changed_mode_is_kept(served, tmp_path):
     path = tmp_path / "data"
-    if there:
-        path.mkdir(mode=0o755)
+    path.mkdir(mode=0o755)
     for _ in range(2):
         served(meanwhile=lambda server: assert_private(path))
         assert_private(path)
-
-
-def test_file_mode_of_an_existing_database_is_kept(served, tmp_path):
-    path = tmp_path / "data"
-    served()
     path.chmod(0o750)  # for a group that makes backups
     served()
     found = modes(path)
     assert found.pop("data") == 0o750
     assert set(found.values()) == {0o600}
-
-
-def test_checked_and_set_aside_files_are_private(served, tmp_path):
-    path = tmp_path / "data"
+    shutil.rmtree(path)
     served()
     run_ok("check", "--data-dir", path)
     assert_private(path)
     (path / "CURRENT").write_bytes(b"nonsense")
     served("--start-empty-if-damaged")
-    assert len(list(tmp_path.glob("data*"))) == 2
-    for each in tmp_path.glob("data*"):
+    directories = [*tmp_path.glob("data*")]
+    assert len(directories) == 2
+    for each in directories:
         assert_private(each)

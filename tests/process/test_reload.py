@@ -1,15 +1,13 @@
 """A reload reads settings and files again and applies all or none, and no client notices anything else."""
 
-import contextlib
 import dataclasses
 import http.client
 import re
 import signal
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support import writers
 from support.certificates import make_pair
 from support.command import BOUND_S, ORIGIN
 from support.redis_traffic import in_background, until
@@ -20,7 +18,7 @@ from tornado_signal.errors import OperatorError
 from tornado_signal.process.draining import Stages
 from tornado_signal.process.reload import CONTENTS, changed_contents, read_resources
 from tornado_signal.process.server import ServingProcess
-from tornado_signal.settings.settings import SETTINGS, Settings, merge
+from tornado_signal.settings.settings import SETTINGS, Settings
 from tornado_signal.system.lifecycle import LEAVING, SERVING, Lifecycle
 
 OTHER = "https://other.example"
@@ -63,8 +61,7 @@ def test_reload_changes_origins_limits_ice_servers_and_the_log(configured, tmp_p
     code = server.offer()
     waited = in_background(lambda: server.call("/poll", {"code": code, "side": "offerer", "wait": 60}))
     assert status(server, origin=OTHER) == 403
-    host = server.url.removeprefix("http://")
-    kept = http.client.HTTPConnection(host, timeout=BOUND_S)
+    kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=BOUND_S)
     kept.request("GET", "/health", headers={"Origin": ORIGIN})
     assert kept.getresponse().read()
     write(
@@ -160,37 +157,18 @@ def test_reload_replaces_the_environment_file_of_the_start(configured, tmp_path)
 
 
 def test_requests_are_served_during_repeated_reloads(configured, tmp_path):
-    server = configured(f"allowed_origins = '{ORIGIN}'")
-    failures, answered, over = [], [], threading.Event()
-
-    def ask(path, body, kept):
-        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=BOUND_S)
-        with contextlib.closing(connection):
-            while not over.is_set():
-                connection.request("POST" if body else "GET", path, body, {"Origin": ORIGIN})
-                response = connection.getresponse()
-                response.read()
-                (answered if response.status == 200 else failures).append(response.status)
-                if not kept:
-                    connection.close()  # the next request opens another one
-
-    offer = '{"info": "i", "offer": "o"}'
-    clients = [(path, body, kept) for path, body in (("/topics", None), ("/lobby/offer", offer)) for kept in (0, 1)]
-    with ThreadPoolExecutor(len(clients)) as threads:
-        asking = [threads.submit(ask, *each) for each in clients]
-        try:
-            for number in range(RELOADS):
-                origins = f"allowed_origins = '{ORIGIN},https://{number}.example'"
-                proxies = "" if number % 2 else "trusted_proxies = '127.0.0.1'"
-                write(tmp_path, origins, f"max_offer = {1000 + number}", proxies)
-                assert "applied: --allowed-origins, " in reload(server)[0]
-                wanted = len(answered) + len(clients)
-                until(lambda wanted=wanted: len(answered) >= wanted or any(each.done() for each in asking))
-        finally:
-            over.set()
-        for each in asking:
-            each.result()
-    assert failures == []
+    origins = ",".join([ORIGIN, *writers.ORIGINS])
+    server = configured(f"allowed_origins = '{origins}'")
+    with writers.Writers(server.url, "reloads", number=4) as working:
+        for number in range(RELOADS):
+            proxies = "" if number % 2 else "trusted_proxies = '127.0.0.1'"
+            changed = f"allowed_origins = '{origins},https://{number}.example'"
+            write(tmp_path, changed, f"max_offer = {1000 + number}", proxies)
+            assert "applied: --allowed-origins, " in reload(server)[0]
+            assert status(server) == 200  # on a new connection
+            assert all(working.acknowledgements.acquire(timeout=BOUND_S) for _ in range(4))
+    assert working.wrong == []
+    assert not working.refusals.acquire(blocking=False)
     assert server.stop() == 0
 
 
@@ -281,10 +259,3 @@ async def test_changed_content_of_a_file_is_named(files, tmp_path, name, setting
         files[setting].write_text(content)
     assert changed_contents(before, read_resources(settings)) == [name]
     assert name in CONTENTS
-
-
-def test_change_of_another_setting_needs_a_restart():
-    changed = dataclasses.replace(Settings(), max_offer=100, data_dir=Path("elsewhere"))
-    merged, applied, waiting = merge(Settings(), changed)
-    assert (applied, waiting) == (["--max-offer"], ["--data-dir"])
-    assert merged == dataclasses.replace(Settings(), max_offer=100)

@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from support.scraping import scrape
 from support.service_manager import receive_message, wait_for_message
 from support.traffic import send
 from support.waiting import until
+from support.writers import Writers, compare_stopped
 
 pytest_plugins = ["support.service_manager"]
 
@@ -270,33 +270,13 @@ def test_signal_ends_the_server_despite_an_open_connection(number, start):
     assert start().codes() == [code]
 
 
-def test_acknowledged_requests_survive_a_stop(start):
+def test_acknowledged_requests_survive_a_stop(start, tmp_path):
     server = start()
-    answered, problems, begun = [], [], threading.Event()
-
-    def publish():
-        try:
-            while True:
-                status, found = server.call("/lobby/offer", {"info": "i", "offer": "o"})
-                if status != 200:
-                    assert (status, found) == (503, {"error": "Service unavailable"})
-                    return
-                answered.append(found["code"])
-                begun.set()
-        except OSError:
-            return  # hung up on: it is not answered
-        except Exception as error:
-            problems.append(error)
-
-    threads = [threading.Thread(target=publish) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    assert begun.wait(BOUND_S)
-    assert server.stop() == 0
-    for thread in threads:
-        thread.join(BOUND_S)
-    assert problems == []
-    assert set(answered) <= set(start().codes())
+    with Writers(server.url, "a stop") as working:
+        assert working.acknowledgements.acquire(timeout=BOUND_S)
+        assert server.stop() == 0
+    assert working.wrong == []
+    assert compare_stopped(tmp_path / "data", working.sessions)[0] > 0
 
 
 def fill(server, count=120):
@@ -336,28 +316,6 @@ def stalled(server):
     with connect(server) as slow:
         slow.sendall(asking("/lobby/sessions"))
         yield slow, slow.recv(1)
-
-
-def test_stopping_server_serves_open_connections_once_more(start):
-    server = start()
-    with connect(server) as fresh, connect(server) as kept:
-        kept.sendall(asking("/topics"))
-        assert kept.recv(4096).startswith(b"HTTP/1.1 200 ")
-        server.process.send_signal(signal.SIGTERM)
-        until_nobody_is_let_in(server)
-        last = False
-        while not last:
-            kept.sendall(asking("/topics"))
-            answer = kept.recv(4096)
-            assert answer.startswith(b"HTTP/1.1 200 ")
-            last = b"\r\nConnection: close\r\n" in answer
-        assert kept.recv(1) == b""
-        fresh.sendall(asking("/lobby/offer", {"info": "i", "offer": "o"}))
-        answer = whole(fresh)
-        assert answer.startswith(b"HTTP/1.1 200 ")
-        assert b"\r\nConnection: close\r\n" in answer
-    assert server.wait() == 0
-    assert len(start().codes()) == 1
 
 
 def test_second_signal_ends_the_server_immediately(start):

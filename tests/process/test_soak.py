@@ -1,6 +1,5 @@
 """A short soak finds no fault, misses data that is deleted, and its verdict names what grows or fails."""
 
-import subprocess
 import sys
 import time
 
@@ -8,10 +7,12 @@ import pytest
 from soak import verdict
 from soak.tally import Outages, Tally
 from support.paths import TESTS
+from support.waiting import output, run_command
 
 RUN = TESTS / "soak" / "run"
 LEVEL = {"memory_mib": 60.0, "descriptors": 300, "disk_mib": 20.0, "p50_ms": 3.0, "p99_ms": 40.0}
-ALL_DONE = dict.fromkeys(verdict.MUST_HAVE, 1)
+STEADY = {"memory_mib": 30.0, "descriptors": 200, "tasks": 50, "keys": 600}  # of a server of a cluster
+ALL_DONE, ALL_DONE_ON_CLUSTER = (dict.fromkeys(names, 1) for names in (verdict.MUST_HAVE, verdict.CLUSTER_MUST_HAVE))
 pytestmark = pytest.mark.slow
 
 
@@ -44,11 +45,8 @@ print(*sorted({line.split(":")[0] for line in soak.tally.wrong}), sep="\\n")
 
 @pytest.mark.weekly
 def test_soak_reports_servers_that_do_not_share_their_cluster(tmp_path):
-    python = [sys.executable, "-c", SPLIT, tmp_path]
-    done = subprocess.run(python, cwd=TESTS, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    expected = {"PeerJS", "sessions", "tracker", "ws-relay", "y-webrtc"}
-    assert expected <= set(done.stdout.split("\n")), done.stdout
+    found = output(run_command(sys.executable, "-c", SPLIT, tmp_path, cwd=TESTS)).split("\n")
+    assert {"PeerJS", "sessions", "tracker", "ws-relay", "y-webrtc"} <= {*found}
 
 
 FORGETFUL = """
@@ -68,71 +66,53 @@ print(*sorted({line.split(":")[0] for line in soak.tally.wrong}), sep="\\n")
 
 
 def test_soak_reports_lost_sessions(tmp_path):
-    python = [sys.executable, "-c", FORGETFUL, tmp_path]
-    done = subprocess.run(python, cwd=TESTS, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert {"poll", "sessions"} <= set(done.stdout.split("\n")), done.stdout
+    found = output(run_command(sys.executable, "-c", FORGETFUL, tmp_path, cwd=TESTS)).split("\n")
+    assert {"poll", "sessions"} <= {*found}
 
 
-def make_stretch(change):
-    """Return samples of six minutes. `change` returns the quantities that differ from LEVEL at a second."""
-    return [LEVEL | {"at_s": at_s} | change(at_s) for at_s in range(100, 460, 9)]
+def make_stretch(seconds=range(100, 460, 9), **changes):
+    """Return samples of six minutes. Each change returns a quantity of LEVEL at a second."""
+    return [LEVEL | {"at_s": at_s} | {name: change(at_s) for name, change in changes.items()} for at_s in seconds]
 
 
-def test_oscillating_quantity_is_level():
-    stretch = make_stretch(lambda at_s: {name: value * (1 + at_s % 60 / 200) for name, value in LEVEL.items()})
-    assert verdict.judge(stretch, ALL_DONE, []) == []
-
-
-@pytest.mark.parametrize("name", LEVEL)
-def test_growing_quantities_are_reported(name):
-    stretch = make_stretch(lambda at_s: {name: LEVEL[name] + (at_s - 100) ** 3})
-    (sentence,) = verdict.judge(stretch, ALL_DONE, [])
-    assert sentence.startswith(f"{name} grows: ")
+def test_oscillating_quantities_are_level_and_growing_ones_are_reported():
+    oscillating = {name: lambda at_s, value=value: value * (1 + at_s % 60 / 200) for name, value in LEVEL.items()}
+    assert verdict.judge(make_stretch(**oscillating), ALL_DONE, []) == []
+    for name, value in LEVEL.items():
+        growing = make_stretch(**{name: lambda at_s, value=value: value + (at_s - 100) ** 3})
+        (sentence,) = verdict.judge(growing, ALL_DONE, [])
+        assert sentence.startswith(f"{name} grows: ")
 
 
 def test_memory_growth_above_five_percent_is_reported():
-    def grow(share):
-        return make_stretch(lambda at_s: {"memory_mib": 60 * (1 + share * (at_s - 145) / 180)})
+    less, more = (
+        make_stretch(memory_mib=lambda at_s, by=by: 60 * (1 + by * (at_s - 145) / 180)) for by in (0.04, 0.07)
+    )
+    assert verdict.judge(less, ALL_DONE, []) == []
+    assert verdict.judge(more, ALL_DONE, []) == ["memory_mib grows: 62.0 in the second quarter, 66.2 in the last"]
+    assert verdict.judge(more[:20], ALL_DONE, []) == []  # too short to judge memory
 
-    assert verdict.judge(grow(0.04), ALL_DONE, []) == []
-    assert verdict.judge(grow(0.07), ALL_DONE, []) == ["memory_mib grows: 62.0 in the second quarter, 66.2 in the last"]
-    assert verdict.judge(grow(0.07)[:20], ALL_DONE, []) == []  # too short to judge memory
+
+@pytest.mark.parametrize("name", ["memory_mib", "descriptors", "tasks"])
+def test_growth_above_two_percent_between_thirds_is_reported_of_a_cluster(name):
+    def judge(share, seconds=range(0, 7200, 60)):
+        samples = [STEADY | {"at_s": at_s, name: STEADY[name] * (1 + share * at_s / seconds[-1])} for at_s in seconds]
+        return verdict.judge_cluster(samples, ALL_DONE_ON_CLUSTER, [])
+
+    assert judge(0.03) == []
+    (sentence,) = judge(0.05)
+    assert sentence.startswith(f"{name} grows: ")
+    assert judge(0.05, range(0, 1000, 10)) == []  # too short to judge
 
 
 def test_failures_and_missing_kinds_of_events_are_reported():
     done = ALL_DONE | {"met": 0}
-    assert verdict.judge([], done, ["b", "a", "b"]) == [
-        "1 times: a",
-        "2 times: b",
-        "the run was too short to say anything",
-    ]
-    assert verdict.judge(make_stretch(lambda at_s: {}), done, []) == ["never: met"]
-    assert verdict.judge(make_stretch(lambda at_s: {}), ALL_DONE | {"taken over": 0}, [], restarted=False) == []
-
-
-TWO_HOURS = range(0, 7200, 60)
-STEADY = {"memory_mib": 30.0, "descriptors": 200, "tasks": 50, "keys": 600}
-ALL_DONE_ON_CLUSTER = dict.fromkeys(verdict.CLUSTER_MUST_HAVE, 1)
-
-
-def judge_growth(name, share, seconds=TWO_HOURS):
-    """Judge samples in which one quantity grows from the first to the last second, by a share."""
-    samples = [STEADY | {"at_s": at_s, name: STEADY[name] * (1 + share * at_s / seconds[-1])} for at_s in seconds]
-    return verdict.judge_cluster(samples, ALL_DONE_ON_CLUSTER, [])
-
-
-@pytest.mark.parametrize("name", ["memory_mib", "descriptors", "tasks"])
-def test_growth_above_two_percent_between_thirds_is_reported(name):
-    assert judge_growth(name, 0.03) == []
-    (sentence,) = judge_growth(name, 0.05)
-    assert sentence.startswith(f"{name} grows: ")
-    assert judge_growth(name, 0.05, range(0, 1000, 10)) == []  # too short to judge
-
-
-def test_failures_and_missing_exchanges_of_a_cluster_are_reported():
-    done = ALL_DONE_ON_CLUSTER | {"PeerJS: offers answered": 0}
-    assert verdict.judge_cluster([], done, ["b"]) == ["1 times: b", "never: PeerJS: offers answered"]
+    failures = ["1 times: a", "2 times: b", "the run was too short to say anything"]
+    assert verdict.judge([], done, ["b", "a", "b"]) == failures
+    assert verdict.judge(make_stretch(), done, []) == ["never: met"]
+    assert verdict.judge(make_stretch(), ALL_DONE | {"taken over": 0}, [], restarted=False) == []
+    on_cluster = ALL_DONE_ON_CLUSTER | {"PeerJS: offers answered": 0}
+    assert verdict.judge_cluster([], on_cluster, ["b"]) == ["1 times: b", "never: PeerJS: offers answered"]
 
 
 def test_failures_are_accepted_only_during_outages_of_what_they_used():

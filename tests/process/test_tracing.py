@@ -9,7 +9,6 @@ import time
 import pytest
 from support.command import BOUND_S, ORIGIN, call, commit, run
 from support.otlp import Collector
-from support.redis_servers import RedisServer
 from support.rpc import RpcClient
 from support.service import NO_SUCH_CODE
 from support.sse import open_stream
@@ -18,7 +17,7 @@ from support.waiting import until
 from support.y_webrtc import RawClient
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-SAMPLED = f"00-{TRACE}-{PARENT}-01"
+SAMPLED, UNSAMPLED = (f"00-{TRACE}-{PARENT}-{flags}" for flags in ("01", "00"))
 OFFER = {"info": "i", "offer": "o"}
 SOON = {"OTEL_BSP_SCHEDULE_DELAY": "50"}  # between two batches, in milliseconds
 NEVER = {"OTEL_BSP_SCHEDULE_DELAY": "3600000"}
@@ -72,8 +71,8 @@ def refused_for(reason):
     return {"tornado_signal.refusal": reason}
 
 
-def test_each_request_is_a_span_of_its_callers_trace(traced, collector):
-    server = traced()
+def test_each_request_is_a_span_of_its_callers_trace_and_the_last_ones_are_exported_at_the_stop(traced, collector):
+    server = traced(**NEVER)
     expected, began_s = [], time.time()
     for method, path, route, reason, *body in [
         ("GET", "/health", "/health", None),
@@ -84,64 +83,53 @@ def test_each_request_is_a_span_of_its_callers_trace(traced, collector):
         ("POST", "/poll", "/poll", "session not found", {"code": NO_SUCH_CODE, "side": "offerer"}),
         ("DELETE", "/health", "/health", "method not allowed"),
         ("GET", "/no/such/path", None, "path not found"),
+        ("PROPFIND", "/health", "/health", "method not allowed"),
     ]:
         status = send(server, method, path, *body)
-        name = f"{method} {route}" if route else method
-        expected.append((name, of_http(method, status, route, **(refused_for(reason) if reason else {}))))
-    assert send(server, "PROPFIND", "/health") == 405
-    expected.append(("HTTP /health", of_http("_OTHER", 405, "/health", **refused_for("method not allowed"))))
-    assert server.stop() == 0
-    ended_s = time.time()
-    assert [(span.name, span.attributes) for span in collector.spans] == expected
-    for span in collector.spans:
-        assert (span.kind, span.trace_id, span.parent_id, span.failed) == ("SERVER", TRACE, PARENT, False)
-        assert began_s - 0.001 < span.began_s <= span.began_s + span.seconds < ended_s + 0.001
-        assert span.seconds > 0
-    assert len({span.span_id for span in collector.spans}) == len(expected)
-
-
-def test_request_without_a_valid_parent_begins_a_trace(traced, collector):
-    server = traced()
+        name = "HTTP /health" if method == "PROPFIND" else f"{method} {route}" if route else method
+        shown = "_OTHER" if method == "PROPFIND" else method
+        expected.append((name, of_http(shown, status, route, **(refused_for(reason) if reason else {}))))
+    for path in ("/topics", "/empty/sessions?wait=0.01"):
+        assert send(server, "GET", path, traceparent=UNSAMPLED) == 200
     invalid = ["", "", "hidden", SAMPLED.upper(), SAMPLED + "-00", "ff" + SAMPLED[2:]]
     for traceparent in invalid:
         assert send(server, "GET", "/health", traceparent=traceparent) == 200
+    assert send(server, "GET", "/empty/sessions?wait=0.3") == 200
+    assert collector.spans == []
     assert server.stop() == 0
-    assert [span.parent_id for span in collector.spans] == [""] * len(invalid)
-    assert len({TRACE, *(span.trace_id for span in collector.spans)}) == len(invalid) + 1
+    ended_s = time.time()
+    spans, others, (waited,) = (collector.spans[at] for at in (slice(9), slice(9, -1), slice(-1, None)))
+    assert [(span.name, span.attributes) for span in spans] == expected
+    for span in [*spans, waited]:
+        assert (span.kind, span.trace_id, span.parent_id, span.failed) == ("SERVER", TRACE, PARENT, False)
+        assert began_s - 0.001 < span.began_s <= span.began_s + span.seconds < ended_s + 0.001
+        assert span.seconds > 0
+    assert len({span.span_id for span in collector.spans}) == len(expected) + len(invalid) + 1
+    # Those without a valid parent begin a trace.
+    assert [span.parent_id for span in others] == [""] * len(invalid)
+    assert len({TRACE, *(span.trace_id for span in others)}) == len(invalid) + 1
+    waited_s = waited.attributes.pop("tornado_signal.wait.duration")
+    assert waited.attributes == of_http("GET", 200, "/:topic/sessions")
+    assert 0.29 < waited_s < waited.seconds
     assert not any(b"hidden" in body for body in collector.bodies)
+    assert len(bytes.fromhex(waited.resource.pop("service.instance.id"))) == 8
+    found = {name: value for name, value in waited.resource.items() if name.startswith("service.")}
+    assert found == {"service.name": "tornado-signal", "service.version": commit()}
 
 
-def test_internal_error_is_a_failed_span(traced, collector, tmp_path):
+def test_internal_error_is_a_failed_span_and_a_request_beyond_the_rate_is_not(traced, collector, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(DEFECT)
-    server = traced(PYTHONPATH=str(tmp_path))
-    assert send(server, "POST", "/poll", {"code": NO_SUCH_CODE, "side": "offerer"}) == 500
-    assert server.stop() == 0
-    (span,) = collector.spans
-    assert (span.attributes, span.failed) == (of_http("POST", 500, "/poll", **{"error.type": "500"}), True)
-    assert not any(b"hidden" in body for body in collector.bodies)
-
-
-def test_request_beyond_the_rate_is_a_span(traced, collector):
-    server = traced("--rate-per-address", 1, "--unlimited-addresses", "none")
-    statuses = [200]
+    limits = ("--rate-per-address", 1, "--unlimited-addresses", "none")
+    server = traced(*limits, PYTHONPATH=str(tmp_path))
+    statuses = [send(server, "POST", "/poll", {"code": NO_SUCH_CODE, "side": "offerer"})]
     while statuses[-1] != 429:
         statuses.append(send(server, "GET", "/health"))
     assert server.stop() == 0
-    assert [span.attributes["http.response.status_code"] for span in collector.spans] == statuses[1:]
-    limited = collector.spans[-1]
-    assert limited.attributes["tornado_signal.refusal"] == "requests of an address"
-    assert not limited.failed
-
-
-def test_long_poll_is_one_span_with_the_time_of_its_wait(traced, collector):
-    server = traced()
-    assert send(server, "GET", "/lobby/sessions?wait=0.3&since=0") in (200, 400)
-    assert send(server, "GET", "/lobby/sessions?wait=0.3") == 200
-    assert server.stop() == 0
-    *_, span = collector.spans
-    waited_s = span.attributes.pop("tornado_signal.wait.duration")
-    assert span.attributes == of_http("GET", 200, "/:topic/sessions")
-    assert 0.29 < waited_s < span.seconds
+    assert [span.attributes["http.response.status_code"] for span in collector.spans] == statuses
+    failed, *_, limited = collector.spans
+    assert (failed.attributes, failed.failed) == (of_http("POST", 500, "/poll", **{"error.type": "500"}), True)
+    assert (limited.attributes["tornado_signal.refusal"], limited.failed) == ("requests of an address", False)
+    assert not any(b"hidden" in body for body in collector.bodies)
 
 
 async def test_stream_is_a_span_at_once_and_another_one_at_its_end(traced, collector):
@@ -158,8 +146,15 @@ async def test_stream_is_a_span_at_once_and_another_one_at_its_end(traced, colle
     assert len(collector.spans) == 2
 
 
-async def test_websocket_requests_are_spans_of_the_trace_of_their_handshake(traced, collector):
+async def test_websocket_messages_are_spans_of_the_trace_of_their_handshake(traced, collector):
     server = traced()
+    async with web_socket(server, traceparent=UNSAMPLED) as client:
+        await client.call("topics")
+        await client.call("subscribe", topic="lobby")
+    async with web_socket(server, "/y-webrtc", RawClient) as client:
+        await client.send({"type": "subscribe", "topics": ["hidden"]})
+        await client.send({"type": "ping"})
+        await client.receive()
     async with web_socket(server) as client:
         await client.call("offer", topic="hidden", **OFFER)
         assert (await client.refused("poll", code=NO_SUCH_CODE, side="offerer"))[0] == 404
@@ -171,57 +166,31 @@ async def test_websocket_requests_are_spans_of_the_trace_of_their_handshake(trac
     ended = await asyncio.to_thread(collector.wait_for, "stream /:topic/events")
     assert server.stop() == 0
     rpc = {"rpc.system.name": "jsonrpc", "jsonrpc.protocol.version": "2.0"}
-    error = {"rpc.response.status_code": "404", "error.type": "404"}
     spans = [span for span in collector.spans if "rpc.method" in span.attributes]
     waited_s = spans[-1].attributes.pop("tornado_signal.wait.duration")
     assert 0.19 < waited_s < spans[-1].seconds
-    assert [(span.name, span.attributes, span.failed) for span in spans] == [
-        ("offer", rpc | {"rpc.method": "offer"}, False),
-        ("poll", rpc | {"rpc.method": "poll"} | error | refused_for("session not found"), True),
-        ("topics", rpc | {"rpc.method": "topics"}, False),
-        (
-            "subscribe",
-            rpc
-            | {"rpc.method": "subscribe", "rpc.response.status_code": "400", "error.type": "400"}
-            | refused_for("topic"),
-            True,
-        ),
-        ("subscribe", rpc | {"rpc.method": "subscribe"}, False),
-        ("poll", rpc | {"rpc.method": "poll"}, False),
-    ]
-    assert collector.named("GET /ws")[0].attributes == of_http("GET", 101, "/ws")
-    for span in [*spans, *collector.named("GET /ws")]:
+    expected = []
+    for method, status, reason in (
+        ("offer", None, None),
+        ("poll", "404", "session not found"),
+        ("topics", None, None),
+        ("subscribe", "400", "topic"),
+        ("subscribe", None, None),
+        ("poll", None, None),
+    ):
+        error = {"rpc.response.status_code": status, "error.type": status} | refused_for(reason) if status else {}
+        expected.append((method, rpc | {"rpc.method": method} | error, bool(status)))
+    assert [(span.name, span.attributes, span.failed) for span in spans] == expected
+    (handshake,), others = collector.named("GET /ws"), collector.named("WS /y-webrtc")
+    assert handshake.attributes == of_http("GET", 101, "/ws")
+    assert [(span.attributes, span.failed) for span in others] == [({"http.route": "/y-webrtc"}, False)] * len(others)
+    assert len(others) >= 2
+    for span in (*spans, *others, handshake):
         assert (span.kind, span.trace_id, span.parent_id) == ("SERVER", TRACE, PARENT)
     subscribed = collector.named("subscribe")[1]
     assert (ended.kind, ended.trace_id, ended.parent_id) == ("INTERNAL", TRACE, subscribed.span_id)
-    assert ended.attributes == {"http.route": "/:topic/events"}
+    assert (ended.attributes, len(collector.named(ended.name))) == ({"http.route": "/:topic/events"}, 1)
     assert not any(b"hidden" in body for body in collector.bodies)
-
-
-async def test_messages_of_other_protocols_are_spans(traced, collector):
-    server = traced()
-    async with web_socket(server, "/y-webrtc", RawClient) as client:
-        await client.send({"type": "subscribe", "topics": ["hidden"]})
-        await client.send({"type": "ping"})
-        await client.receive()
-    assert server.stop() == 0
-    spans = collector.named("WS /y-webrtc")
-    assert len(spans) >= 2
-    for span in spans:
-        assert (span.kind, span.trace_id, span.parent_id, span.failed) == ("SERVER", TRACE, PARENT, False)
-        assert span.attributes == {"http.route": "/y-webrtc"}
-    assert not any(b"hidden" in body for body in collector.bodies)
-
-
-async def test_flag_of_the_parent_decides_whether_a_span_is_exported(traced, collector):
-    server, unsampled = traced(), SAMPLED[:-2] + "00"
-    async with web_socket(server, traceparent=unsampled) as client:
-        await client.call("topics")
-        await client.call("subscribe", topic="lobby")
-    for traceparent, path in [(unsampled, "/topics"), (SAMPLED, "/health"), (unsampled, "/lobby/sessions?wait=0.01")]:
-        assert send(server, "GET", path, traceparent=traceparent) == 200
-    assert server.stop() == 0
-    assert [span.name for span in collector.spans] == ["GET /health"]
 
 
 def test_variables_of_the_sdk_apply(traced, collector):
@@ -263,37 +232,17 @@ def bytes_of(word):
     return word.encode()
 
 
-def test_last_spans_are_exported_when_the_server_stops(traced, collector):
-    server = traced(**NEVER)
-    assert send(server, "GET", "/health") == 200
-    assert collector.spans == []
-    assert server.stop() == 0
-    (span,) = collector.spans
-    assert len(bytes.fromhex(span.resource.pop("service.instance.id"))) == 8
-    found = {name: value for name, value in span.resource.items() if name.startswith("service.")}
-    assert found == {"service.name": "tornado-signal", "service.version": commit()}
-
-
-def test_each_worker_exports_its_spans(traced, collector, monkeypatch, tmp_path):
+def test_each_worker_exports_its_spans(traced, collector, redis, monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    redis = RedisServer("redis")
-    try:
-        flags = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--workers", 2)
-        server = traced(*flags)
+    server = traced("--durability", "os", "--workers", 2, redis=redis)
 
-        def instances():
-            assert send(server, "GET", "/health") == 200
-            return {span.resource["service.instance.id"] for span in list(collector.spans)}
+    def instances():
+        assert send(server, "GET", "/health") == 200
+        return {span.resource["service.instance.id"] for span in list(collector.spans)}
 
-        until(lambda: len(instances()) == 2)
-        assert server.stop() == 0
-        assert sorted(name.rpartition("-")[2] for name in instances_of(collector)) == ["1", "2"]
-    finally:
-        redis.kill()
-
-
-def instances_of(collector):
-    return {span.resource["service.instance.id"] for span in collector.spans}
+    until(lambda: len(instances()) == 2)
+    assert sorted(name.rpartition("-")[2] for name in instances()) == ["1", "2"]
+    assert server.stop() == 0
 
 
 def test_outage_of_the_collector_is_logged_once(traced, collector):
@@ -308,13 +257,10 @@ def test_outage_of_the_collector_is_logged_once(traced, collector):
     collector.status = 200
     until(lambda: (send(server, "GET", "/topics"), collector.named("GET /topics"))[1])
     assert server.stop() == 0
-    lines = [line for line in server.log if "tracing" in line or "opentelemetry" in line]
-    assert len(lines) == 2
-    assert (
-        f"WARNING tornado_signal.tracing.spans: spans cannot be exported to {collector.url} and {DROPPED}" in lines[0]
-    )
-    assert "400" in lines[0]
-    assert "INFO tornado_signal.tracing.spans: spans are exported to " in lines[1]
+    failed, again = [line for line in server.log if "tracing" in line or "opentelemetry" in line]
+    warning = "WARNING tornado_signal.tracing.spans: spans cannot be exported to "
+    assert (f"{warning}{collector.url} and {DROPPED}" in failed, "400" in failed) == (True, True)
+    assert "INFO tornado_signal.tracing.spans: spans are exported to " in again
 
 
 def test_requests_are_served_without_a_collector(start):
@@ -356,15 +302,13 @@ def test_second_signal_stops_without_a_collector(traced, collector):
     assert not any("span" in line for line in server.log)
 
 
-@pytest.mark.parametrize("on", [True, False])
-def test_package_is_imported_only_with_a_collector(on, start, collector, tmp_path):
+def test_package_is_not_imported_without_a_collector(start, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(MODULES_AT_EXIT)
-    server = start(*(["--otlp-endpoint", collector.url] if on else []), PYTHONPATH=str(tmp_path))
-    assert send(server, "GET", "/health") == 200
+    server = start(PYTHONPATH=str(tmp_path))
+    assert server.call("/health")[0] == 200
     assert server.stop() == 0
     packages = {name.partition(".")[0] for name in (tmp_path / "modules").read_text().split()}
-    assert ({"opentelemetry", "requests"} <= packages) == on
-    assert on or not {"opentelemetry", "requests", "urllib3", "google"} & packages
+    assert packages & {"opentelemetry", "requests", "urllib3", "google", "tornado"} == {"tornado"}
 
 
 @pytest.mark.parametrize("check", [True, False])
@@ -377,6 +321,4 @@ def test_missing_package_and_wrong_variables_are_errors(check, tmp_path):
         (missing, "--otlp-endpoint needs the extra otel; in the checkout: pip install '.[otel]'"),
         (wrong, "a variable OTEL_… cannot be used: max_queue_size must be a positive integer"),
     ]:
-        assert done.returncode == 1
-        assert reason in done.stderr
-        assert done.stderr.count("\n") == 1
+        assert (done.returncode, reason in done.stderr, done.stderr.count("\n")) == (1, True, 1)

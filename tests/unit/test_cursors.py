@@ -30,15 +30,13 @@ def parse(scope, cursor, store=STORE):
 
 
 @given(st.binary(), NUMBERS)
-def test_formatted_cursor_is_parsed_back(scope, numbers):
+def test_formatted_cursor_is_parsed_back_and_has_no_position_in_another_store(scope, numbers):
     assert parse(scope, make_cursor(scope, numbers)) == SessionPosition(*numbers)
+    assert parse(scope, make_cursor(scope, numbers), OTHER) is None
     for identity in (STORE.identity, "cdef01234567"):
         position = Position(identity, *numbers)
         cursor = format_cursor(STORE, scope, position)
-        assert (parse_cursor(STORE, scope, cursor, "since"), parse_cursor(OTHER, scope, cursor, "since")) == (
-            position,
-            None,
-        )
+        assert [parse_cursor(store, scope, cursor, "since") for store in (STORE, OTHER)] == [position, None]
 
 
 @given(st.binary(), st.binary(), NUMBERS)
@@ -59,21 +57,12 @@ def test_damaged_cursor_is_refused(scope, numbers, text):
 
 
 @pytest.mark.parametrize("number", FORGED)
-def test_malformed_numbers_with_a_valid_tag_are_refused(number):
-    for numbers in ([number], [number, "1"], ["1", number], ["1", "1", number], ["1"], ["1", "1", "1"]):
+def test_malformed_numbers_and_identities_with_a_valid_tag_are_refused(number):
+    numbers = ([number], [number, "1"], ["1", number], ["1", "1", number], ["1"], ["1", "1", "1"])
+    stores = ("", "0123456789a", "0123456789AB", "0123456789abc", "0123456789a\n")
+    for parts in (*([STORE.identity, *each] for each in numbers), *([store, "1", "1"] for store in stores)):
         with pytest.raises(InvalidParameter):
-            parse(b"about", tagged(b"about", ".".join([STORE.identity, *numbers])))
-
-
-@given(st.binary(), NUMBERS)
-def test_cursor_of_another_store_has_no_position(scope, numbers):
-    assert parse(scope, make_cursor(scope, numbers), OTHER) is None
-
-
-def test_cursor_with_a_malformed_store_identity_is_refused():
-    for store in ("", "0123456789a", "0123456789AB", "0123456789abc", "0123456789a\n"):
-        with pytest.raises(InvalidParameter):
-            parse(b"about", tagged(b"about", f"{store}.1.1"))
+            parse(b"about", tagged(b"about", ".".join(parts)))
 
 
 def test_format_of_cursors_does_not_change():

@@ -53,18 +53,6 @@ async def test_clients_take_turns(queue):
     assert started[9:] == [("many", number) for number in range(3, 1000)]
 
 
-async def test_iteration_starts_at_most_the_limit(queue):
-    started = []
-    for number in range(100):
-        queue.submit(number % 7, lambda: started.append(1))
-    turns = [0]
-    await until_empty(queue, lambda: turns.append(len(started)))
-    steps = [after - before for before, after in itertools.pairwise(turns)]
-    assert max(steps) == fair.MAX_STARTED
-    assert len(steps) <= 100 / fair.MAX_STARTED + 3
-    assert len(started) == 100
-
-
 async def test_slow_iterations_start_fewer_tasks_until_they_are_fast_again(queue, now_s):
     started, counts = [], [0]
 

@@ -1,10 +1,12 @@
-"""Header blocks that repeat are parsed once, and are the same however the bytes are segmented."""
+"""Headers are like those of Tornado. Blocks that repeat are parsed once, and however the bytes are segmented."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tornado.httputil import HTTPHeaders
 
 from tornado_signal.transport import syntax
+from tornado_signal.transport.headers import Headers
 from tornado_signal.transport.parser import PIECE_BYTES, RequestParser
 from tornado_signal.transport.syntax import BadRequest, parse_head
 
@@ -92,14 +94,6 @@ def test_repeated_block_is_parsed_like_a_new_one(data):
         assert parse_pieces(pieces) == first
 
 
-def test_unknown_method_after_chunks_is_refused_however_it_is_segmented():
-    chunked = b"POST /poll HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-    sent = chunked + b"BREW / HTTP/1.1\r\nHost: h\r\n\r\n"
-    first = parse_pieces([sent])
-    assert first[0][-1] == 400
-    assert parse_pieces([bytes([byte]) for byte in sent]) == first
-
-
 @pytest.mark.parametrize(
     ("field", "kept"),
     [
@@ -155,12 +149,6 @@ def test_known_request_is_refused_after_the_last_one_of_its_connection(last):
         parser.feed(known)
 
 
-def test_line_of_http_1_0_is_not_that_of_a_known_request():
-    known = b"GET /version HTTP/1.1\r\nHost: h\r\n\r\n"
-    calls = [parse_pieces([request])[0][0] for request in (known, known.replace(b"1.1", b"1.0"), known)]
-    assert [call[2] for call in calls] == ["HTTP/1.1", "HTTP/1.0", "HTTP/1.1"]
-
-
 def test_caches_are_bounded():
     for number in range(2 * syntax.CACHED_FIELDS):
         parse_pieces([b"GET /%d HTTP/1.1\r\nHost: h\r\nX: %d\r\nContent-Length: 0\r\n\r\n" % (number, number)])
@@ -178,30 +166,76 @@ def test_connections_keep_no_head_that_the_caches_have_dropped():
     assert parser._known() is None
 
 
-def test_host_of_a_target_is_that_of_one_request():
-    block = b"Host: good.example\r\n\r\n"
-    requests = [b"GET /a HTTP/1.1\r\n", b"GET http://evil.example/b HTTP/1.1\r\n", b"GET /c HTTP/1.1\r\n"]
-    calls, _ = parse_pieces([line + block for line in requests])
-    assert [(call[1], call[3]["Host"]) for call in calls] == [
-        ("/a", "good.example"),
-        ("/b", "evil.example"),
-        ("/c", "good.example"),
-    ]
+GET = b"GET %b HTTP/1.1\r\nHost: good.example\r\n\r\n"
+POST = b"POST %b HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%b"
+CHUNKED = b"POST /poll HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+UNKNOWN = ["BREW", "get", "!x", "x" * 32]
 
 
-def test_length_of_a_known_head_is_its_own_after_a_target_with_a_host():
-    block = b" HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%b"
-    targets = [(b"/a", b"x"), (b"http://other/a", b"xy"), (b"/a", b"xyz")]
-    calls, _ = parse_pieces([b"POST " + target + block % (len(body), body) for target, body in targets])
-    assert [(call[3]["Host"], call[4], call[7]) for call in calls] == [
-        ("h", ["1"], b"x"),
-        ("other", ["2"], b"xy"),
-        ("h", ["3"], b"xyz"),
-    ]
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        ([GET % b"/a", GET.replace(b"1.1", b"1.0") % b"/a"], ["GET /a 1.1 good.example", "GET /a 1.0 good.example"]),
+        (
+            [GET % b"/a", GET % b"http://evil.example/b", GET % b"/c"],
+            ["GET /a 1.1 good.example", "GET /b 1.1 evil.example", "GET /c 1.1 good.example"],
+        ),
+        (
+            [POST % (b"/a", 1, b"x"), POST % (b"http://other/a", 2, b"xy"), POST % (b"/a", 3, b"xyz")],
+            ["POST /a 1.1 h 1 x", "POST /a 1.1 other 2 xy", "POST /a 1.1 h 3 xyz"],
+        ),
+        (
+            [(GET % b"/a").replace(b"GET", each.encode()) for each in UNKNOWN],
+            [f"{each} /a 1.1 good.example" for each in UNKNOWN],
+        ),
+        ([CHUNKED, GET.replace(b"GET", b"BREW") % b"/"], ["POST /poll 1.1 h", "400"]),
+    ],
+    ids=[
+        "version",
+        "target with a host",
+        "length after a target with a host",
+        "unknown methods",
+        "unknown after chunks",
+    ],
+)
+def test_part_of_a_known_request_is_not_that_of_another_one_however_they_are_segmented(requests, expected):
+    def shown(call):
+        if isinstance(call, int):
+            return str(call)
+        method, target, version, headers, lengths, _, _, body, _ = call
+        return " ".join([method, target, version[-3:], headers["Host"], *lengths, body.decode()]).strip()
+
+    sent = b"".join(requests)
+    for pieces in (requests, [sent], [bytes([byte]) for byte in sent]):
+        calls, _ = parse_pieces(pieces)
+        assert [*map(shown, calls)] == expected
 
 
-def test_methods_that_the_parser_does_not_know_are_kept():
-    methods = ["BREW", "get", "!x", "x" * 32, "GET"]
-    heads = [f"{method} /a HTTP/1.1\r\nHost: h\r\n\r\n".encode() for method in methods]
-    calls, _ = parse_pieces([b"".join(heads)])
-    assert [call[:2] for call in calls] == [[method, "/a"] for method in methods]
+NAMES = st.sampled_from(["Host", "host", "HOST", "Last-Event-ID", "last-event-id", "X-a", "x-A", "Origin"])
+VALUES = st.sampled_from(["", "1", "a,b", "value", "\u00e4"])
+
+
+@given(st.lists(st.tuples(NAMES, VALUES)), NAMES)
+def test_headers_behave_like_those_of_tornado(pairs, key):
+    ours, theirs = Headers([(name.lower().encode(), value.encode("latin-1")) for name, value in pairs]), HTTPHeaders()
+    for name, value in pairs:
+        theirs.add(name, value)
+    assert (key in ours) == (key in theirs)
+    assert ours.get(key) == theirs.get(key)
+    assert ours.get(key, "other") == theirs.get(key, "other")
+    assert ours.get_list(key) == theirs.get_list(key)
+    assert list(ours.get_all()) == list(theirs.get_all())
+    assert dict(ours) == dict(theirs)
+    assert len(ours) == len(theirs)
+    assert str(ours) == str(theirs)
+    assert ours.copy() == theirs
+    if key in theirs:
+        assert ours[key] == theirs[key]
+
+
+def test_missing_names_are_key_errors():
+    headers = Headers([(b"a", b"1")])
+    for name in ("Host", "\u0141", ""):
+        assert name not in headers
+        with pytest.raises(KeyError):
+            headers[name]

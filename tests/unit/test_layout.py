@@ -1,4 +1,6 @@
-"""The bytes on disk: fixed, ordered, reversible, and with separate key ranges."""
+"""The bytes on disk: fixed, ordered, reversible, and with separate key ranges. Their size is that of the files."""
+
+import threading
 
 import pytest
 from hypothesis import example, given
@@ -6,7 +8,7 @@ from hypothesis import strategies as st
 
 from tornado_signal.errors import DatabaseError
 from tornado_signal.session import Answer, Session, Side
-from tornado_signal.stores.leveldb import layout
+from tornado_signal.stores.leveldb import files, layout
 
 # Mostly awkward characters: the terminator, its escape, and both ends of every range.
 awkward = st.sampled_from("\x00\x01ab/\x7f\x80\xff\u0100\ud7ff\ue000\uffff\U00010000\U0010ffff")
@@ -151,3 +153,22 @@ def test_only_this_format_and_the_one_before_are_read(value, message):
     assert "choose another --data-dir" in str(refused.value)
     for version in (1, 2):
         assert layout.check_format(layout.pack_number(version), "/some/where") == version
+
+
+def test_size_is_the_sum_of_all_files_while_some_are_deleted(tmp_path):
+    (tmp_path / "a").write_bytes(bytes(100))
+    (tmp_path / "b").write_bytes(bytes(11))
+    stop = threading.Event()
+
+    def create_and_delete():
+        while not stop.is_set():
+            (tmp_path / "c").touch()
+            (tmp_path / "c").unlink()
+
+    thread = threading.Thread(target=create_and_delete)
+    thread.start()
+    try:
+        assert {files.size_bytes(tmp_path) for _ in range(500)} == {111}
+    finally:
+        stop.set()
+        thread.join()

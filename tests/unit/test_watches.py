@@ -118,20 +118,6 @@ async def test_end_takes_a_bounded_time(all_watches, watching, monkeypatch):
     assert 0.3 < asyncio.get_running_loop().time() - began_s < 60  # it would take 200 s at that rate
 
 
-async def test_cancelled_wait_leaves_nothing_behind(all_watches):
-    async def wait():
-        with all_watches.watch(b"k") as watch:
-            await watch.wait(soon())
-
-    waits = [asyncio.ensure_future(wait()) for _ in range(50)]
-    await asyncio.sleep(0)
-    for waiting in waits:
-        waiting.cancel()
-    await asyncio.gather(*waits, return_exceptions=True)
-    assert len(all_watches) == 0
-    all_watches.changed(b"k")
-
-
 async def iterations_until(condition):
     iterations = 0
     while not condition():

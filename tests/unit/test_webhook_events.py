@@ -108,13 +108,6 @@ def test_full_queue_drops_the_newest_and_the_next_batches_say_so(queue, metrics,
     assert queue.take().dropped == 0
 
 
-def test_cleared_events_are_dropped(queue, metrics):
-    for _ in range(3):
-        queue.add(*event())
-    queue.clear("off")
-    assert (len(queue), metrics.queued, metrics.dropped) == (0, 0, Counter({"off": 3}))
-
-
 def test_retry_after_is_a_number_of_seconds_or_a_date():
     now_s = time.time()
     assert [parse_retry_after(text) for text in ("0", "7", "", "soon", "-1", "1.5", "٣")] == [0, 7, 0, 0, 0, 0, 0]
@@ -124,17 +117,10 @@ def test_retry_after_is_a_number_of_seconds_or_a_date():
 
 
 def test_urls_through_the_internet_without_tls_are_logged(caplog):
-    local = [
-        "none",
-        "https://a.example",
-        "http://127.0.0.1:1/",
-        "http://[::1]/",
-        "http://localhost",
-        "http://receiver:80",
-    ]
-    local += ["http://10.1.2.3", "http://192.168.1.1", "http://hook.svc.cluster.local", "http://[fd00::1]"]
-    for url in local:
-        warn_of_unencrypted_events(Settings(webhook_url=None if url == "none" else url))
+    local = "https://a.example http://127.0.0.1:1/ http://[::1]/ http://localhost http://receiver:80 http://10.1.2.3"
+    local += " http://192.168.1.1 http://hook.svc.cluster.local http://[fd00::1]"
+    for url in (None, *local.split()):
+        warn_of_unencrypted_events(Settings(webhook_url=url))
     assert caplog.records == []
     for host in ("a.example", "8.8.8.8", "2001:4860::1"):
         warn_of_unencrypted_events(Settings(webhook_url=f"http://{f'[{host}]' if ':' in host else host}/a"))
