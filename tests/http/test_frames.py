@@ -73,9 +73,6 @@ async def test_frames_are_handled_as_in_rfc_6455(path, size, service):
     assert found == wanted
 
 
-# Memory
-
-
 MESSAGES = {
     "/ws": b'{"jsonrpc":"2.0","id":1,"method":"health"}',
     "/peerjs?id=a&key=k": b'{"type":"HEARTBEAT"}',

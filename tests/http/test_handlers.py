@@ -105,9 +105,6 @@ async def test_session_timeout_is_the_maximum_ttl(start_service):
     assert {session["expiresAt"] for session in await service.sessions()} == {NOW_MS + 2000}
 
 
-# GET /nearby: one topic for each network and origin, which changes daily
-
-
 DAY_MS = 86_400_000
 PROXY = (ipaddress.ip_network("127.0.0.1"),)
 
@@ -117,8 +114,8 @@ async def nearby(service, address=None, origin=ORIGIN):
     return (await service.get("/nearby", origin=origin, headers=headers))["topic"]
 
 
-async def test_topic_belongs_to_a_network_and_an_origin(start_service):
-    service = await start_service(trusted_proxies=PROXY)
+async def test_topic_belongs_to_a_network_an_origin_and_a_store(start_service):
+    service, other = [await start_service(trusted_proxies=PROXY) for _ in range(2)]
     behind = ["1.1.1.1, 8.8.8.8", "fe80::1, 8.8.8.8"]
     networks = [
         ["8.8.8.8", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808:5::1", *behind],
@@ -128,12 +125,13 @@ async def test_topic_belongs_to_a_network_and_an_origin(start_service):
         ["192.168.1.2", "10.0.0.1", "fd00::1", "fe80::1", "127.0.0.1", "::1"],
         *(["100.64.0.1"], ["100.64.0.2"]),  # of a carrier
     ]
-    topics = [await nearby(service, "8.8.8.8", OTHER)]
+    topics = [await nearby(service, "8.8.8.8", OTHER), await nearby(other, "8.8.8.8")]
     for addresses in networks:
         (topic,) = {await nearby(service, address) for address in addresses}
         topics.append(topic)
     assert all(re.fullmatch("nearby-[0-9a-f]{32}", topic) for topic in topics)
-    assert len({*topics}) == len(networks) + 1
+    assert len({*topics}) == len(topics)
+    assert len(service.store.secret) == 32
     async with open_socket(service) as client:
         assert await client.call("nearby") == {"topic": await nearby(service, "127.0.0.1")}
 
@@ -168,15 +166,6 @@ async def test_topic_changes_daily_without_separating_those_in_it(prefix, servic
     assert await nearby(service) != before
 
 
-async def test_secret_belongs_to_the_store(start_service):
-    one, other = await start_service(), await start_service()
-    assert await nearby(one) != await nearby(other)
-    assert len(one.store.secret) == 32
-
-
-# GET /ice-servers
-
-
 STUN = ("stun:stun.example:3478", "stun:[2001:db8::1]")
 TURN = ("turn:turn.example:3478?transport=udp", "turns:turn.example")
 
@@ -188,7 +177,7 @@ async def test_stun_servers_are_offered_by_default_and_a_response_without_server
         assert await service.get("/ice-servers") == {"iceServers": servers, "expiresAt": NOW_MS + DAY_MS}
 
 
-async def test_turn_servers_come_with_timed_passwords(start_service, secret_file):
+async def test_turn_servers_come_with_timed_passwords(start_service, secret_file, monkeypatch):
     service = await start_service(stun_servers=STUN, turn_servers=TURN, turn_secret_file=secret_file, turn_ttl_s=600)
     service.clock.ms += 999
     response = await service.call("GET", "/ice-servers")
@@ -202,11 +191,7 @@ async def test_turn_servers_come_with_timed_passwords(start_service, secret_file
     names = {(await service.get("/ice-servers"))["iceServers"][1]["username"] for _ in range(10)}
     assert {name.partition(":")[0] for name in names} == {str(NOW_MS // 1000 + 601)}
     assert len(names) == 10  # a TURN server counts what each of them uses
-
-
-async def test_passwords_expire_by_the_wall_clock_although_the_store_is_ahead(start_service, secret_file, monkeypatch):
-    """A clock that was ahead once must not sign passwords that are valid for longer."""
-    service = await start_service(turn_servers=TURN, turn_secret_file=secret_file, turn_ttl_s=600)
+    # A clock of the store that was ahead once must not sign passwords that are valid for longer.
     monkeypatch.setattr(service.clock, "wall_s", lambda: NOW_MS / 1000)
     service.clock.ms += 30 * DAY_MS
     response = await service.get("/ice-servers")
@@ -214,20 +199,16 @@ async def test_passwords_expire_by_the_wall_clock_although_the_store_is_ahead(st
     assert response["iceServers"][1]["username"].startswith(f"{NOW_MS // 1000 + 600}:")
 
 
-@pytest.mark.parametrize("text", ["", "\n", "too short", "one line of sixteen\nand another"])
-def test_unusable_secret_is_refused_and_not_shown(text, secret_file):
-    secret_file.write_text(text)
-    with pytest.raises(OperatorError, match="must hold one line") as caught:
-        read_ice_servers(Settings(turn_servers=TURN, turn_secret_file=secret_file))
-    assert not text.strip() or text not in str(caught.value)
-
-
-def test_servers_and_secret_need_each_other(secret_file, tmp_path):
-    missing = tmp_path / "nowhere"
+def test_servers_and_secret_need_each_other_and_an_unusable_secret_is_refused_and_not_shown(secret_file, tmp_path):
     for servers, secret, named in (
         (TURN, None, "--turn-secret"),
         ((), secret_file, "--turn-servers"),
-        (TURN, missing, "nowhere"),
+        (TURN, tmp_path / "nowhere", "nowhere"),
     ):
         with pytest.raises(OperatorError, match=named):
             read_ice_servers(Settings(turn_servers=servers, turn_secret_file=secret))
+    for text in ("", "\n", "too short", "one line of sixteen\nand another"):
+        secret_file.write_text(text)
+        with pytest.raises(OperatorError, match="must hold one line") as caught:
+            read_ice_servers(Settings(turn_servers=TURN, turn_secret_file=secret_file))
+        assert not text.strip() or text not in str(caught.value)

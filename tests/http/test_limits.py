@@ -19,21 +19,14 @@ from support.service import ORIGIN, OTHER, Connection, head, with_origin
 
 from tornado_signal.errors import TooMany
 from tornado_signal.http import application as request
-from tornado_signal.limits import per_address as limits_module
-from tornado_signal.limits.per_address import (
-    ADMIN_CONNECTIONS,
-    SPARE_ARRIVALS,
-    SPARE_CONNECTIONS,
-    SPARE_CONNECTIONS_PER_CLIENT,
-    AdminConnectionLimiter,
-    Limits,
-    TokenBucket,
-)
+from tornado_signal.limits import per_address
+from tornado_signal.limits.per_address import ADMIN_CONNECTIONS, SPARE_ARRIVALS, SPARE_CONNECTIONS, Limits
 from tornado_signal.service.refusals import CALM_S, NAMES, SETTINGS
 from tornado_signal.settings.settings import SETTINGS as ALL_SETTINGS
 from tornado_signal.settings.settings import Settings
 
 PACKAGE = ROOT / "tornado_signal"
+SPARE_OF_ONE = per_address.SPARE_CONNECTIONS_PER_CLIENT
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
 TOO_MANY = {"error": "Too many requests"}
 UNAVAILABLE = {"error": "Service unavailable"}
@@ -68,12 +61,9 @@ def limits_for_all(**settings):
     return ByAddress(Limits(Settings(unlimited_addresses=(), **settings)))
 
 
-# Counting.
-
-
 @given(st.integers(1, 50), st.integers(1, 1000), st.lists(st.integers(0, 3000), max_size=200))
 def test_token_bucket_never_exceeds_capacity_plus_refill(capacity, per_s, pauses_ms):
-    bucket = TokenBucket(capacity)
+    bucket = per_address.TokenBucket(capacity)
     began_ms = now_ms = 1_700_000_000_000
     granted = 0
     for pause_ms in pauses_ms:
@@ -113,7 +103,7 @@ def test_loopback_proxies_and_unix_sockets_are_unlimited(address):
 
 
 def test_new_settings_apply_to_open_connections(monkeypatch):
-    monkeypatch.setattr(limits_module, "BURST_S", 1)
+    monkeypatch.setattr(per_address, "BURST_S", 1)
     limits = limits_for_all(max_connections_per_address=1, rate_per_address=1)
     address, other = "2001:db8::1", "192.0.2.2"
     assert limits.connected(address, 0) == 0
@@ -147,7 +137,7 @@ def test_new_settings_apply_to_open_connections(monkeypatch):
 
 
 def test_idle_clients_are_dropped_and_connected_ones_are_kept(monkeypatch):
-    monkeypatch.setattr(limits_module, "CLIENTS_KEPT", 100)
+    monkeypatch.setattr(per_address, "CLIENTS_KEPT", 100)
     limits = limits_for_all(max_connections_per_address=1)
     assert limits.connected("2001:db8::1", 0) == 0
     for number in range(1000):
@@ -191,20 +181,20 @@ def test_each_closed_connection_frees_its_place():
 def test_excess_connections_of_an_address_do_not_use_the_places_of_others():
     limits = limits_for_all(max_connections=60, max_connections_per_address=5)
     statuses = [limits.connected("192.0.2.1", 0) for _ in range(70)]
-    assert statuses == [0] * 5 + [429] * SPARE_CONNECTIONS_PER_CLIENT + [None] * (65 - SPARE_CONNECTIONS_PER_CLIENT)
+    assert statuses == [0] * 5 + [429] * SPARE_OF_ONE + [None] * (65 - SPARE_OF_ONE)
     assert [limits.connected(f"192.0.2.{number}", 0) for number in range(2, 57)] == [0] * 55
     assert limits.connected("192.0.2.99", 0) == 503
 
 
 def test_admin_connections_have_a_limit_of_their_own():
-    limits = ByAddress(AdminConnectionLimiter(collections.Counter()))
+    limits = ByAddress(per_address.AdminConnectionLimiter(collections.Counter()))
     assert [limits.connected("127.0.0.1", 0) for _ in range(ADMIN_CONNECTIONS)] == [0] * ADMIN_CONNECTIONS
     others = [limits.connected("", 0) for _ in range(10)]
-    assert others == [503] * SPARE_CONNECTIONS_PER_CLIENT + [None] * (10 - SPARE_CONNECTIONS_PER_CLIENT)
+    assert others == [503] * SPARE_OF_ONE + [None] * (10 - SPARE_OF_ONE)
     limits.disconnected("127.0.0.1", 0)
     limits.disconnected("", 503)
     assert [limits.connected("127.0.0.1", 0) for _ in range(3)] == [0, 503, None]
-    assert (limits.connections, limits.refused) == (ADMIN_CONNECTIONS, SPARE_CONNECTIONS_PER_CLIENT)
+    assert (limits.connections, limits.refused) == (ADMIN_CONNECTIONS, SPARE_OF_ONE)
     limits._limits.make_room = lambda: True
     assert limits.connected("127.0.0.1", 0) == 0
 
@@ -240,7 +230,7 @@ def refused(response, status=429):
 
 
 async def test_rate_limit_refuses_requests_until_tokens_are_refilled(start_limited, monkeypatch):
-    monkeypatch.setattr(limits_module, "BURST_S", 1.5)
+    monkeypatch.setattr(per_address, "BURST_S", 1.5)
     service = await start_limited(rate_per_address=2)
     for path in ("/", "/nothing", "/topics"):
         assert (await service.call("GET", path)).status in (200, 404)
@@ -332,8 +322,8 @@ async def test_excess_connection_is_closed_within_a_second_if_it_is_silent_and_i
         await until(lambda: limits.connections == 1)
         began_s = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
-            silent = [await stack.enter_async_context(service.connect()) for _ in range(SPARE_CONNECTIONS_PER_CLIENT)]
-            await until(lambda: limits.refused == SPARE_CONNECTIONS_PER_CLIENT)
+            silent = [await stack.enter_async_context(service.connect()) for _ in range(SPARE_OF_ONE)]
+            await until(lambda: limits.refused == SPARE_OF_ONE)
             assert [await connection.reader.read() for connection in silent] == [b""] * len(silent)
         assert time.monotonic() - began_s > 0.5
         assert refused(await service.raw(GET))
@@ -350,7 +340,7 @@ async def test_excess_connection_is_closed_within_a_second_if_it_is_silent_and_i
 
 
 async def test_client_that_continues_after_refusals_is_disconnected(start_limited, monkeypatch):
-    monkeypatch.setattr(limits_module, "BURST_S", 1.5)
+    monkeypatch.setattr(per_address, "BURST_S", 1.5)
     service = await start_limited(rate_per_address=2)
     async with service.connect() as connection:
         responses = [await ask(connection) for _ in range(6)]
@@ -365,7 +355,7 @@ async def test_client_that_continues_after_refusals_is_disconnected(start_limite
 
 
 async def test_connection_storm_is_closed_on_accept(start_limited, monkeypatch):
-    monkeypatch.setattr(limits_module, "BURST_S", 3)
+    monkeypatch.setattr(per_address, "BURST_S", 3)
     service = await start_limited(rate_per_address=1)
     responses = [await service.raw(GET) for _ in range(2 * 3 + SPARE_ARRIVALS + 30)]
     statuses = [response and response.status for response in responses]

@@ -215,33 +215,24 @@ JUNK = [
 ]
 
 
-async def test_junk_gets_a_notice_and_reaches_nobody(clients, service):
+async def test_junk_gets_a_notice_and_unsupported_messages_the_response_that_their_sender_waits_for(clients, service):
     first, second, _ = clients
     for client in (first, second):
         await client.subscribe("a", "room")
-    for junk in JUNK:
-        await first.send(junk)
-        (notice,) = await first.read()
-        assert (notice[0], notice[1][:8]) == ("NOTICE", "invalid:"), junk[:60]
-        assert await second.read() == [], junk[:60]
+    authentication = make_event(kind=22_242)
+    for message, expected in (
+        *((junk, ["NOTICE", "invalid:"]) for junk in JUNK),
+        (["COUNT", "a", {"#x": ["room"]}], ["CLOSED", "a", "unsupported: nothing is stored, so nothing is counted"]),
+        (["AUTH", authentication], ["OK", authentication["id"], False, "unsupported: no event needs authentication"]),
+    ):
+        await first.send(message)
+        ((kind, text, *rest),) = await first.read()
+        assert [kind, text[:8] if kind == "NOTICE" else text, *rest] == expected, message[:60]
+        assert await second.read() == [], message[:60]
         event = make_event()
         assert await first.publish(event) == [delivered("a", event), accepted(event)]
         assert await second.read() == [delivered("a", event)]
     await until(lambda: not service.shared.running)
-
-
-async def test_unsupported_messages_get_the_response_that_their_sender_waits_for(clients):
-    first, _, _ = clients
-    event = make_event(kind=22_242)
-    for message, expected in (
-        (["COUNT", "a", {"#x": ["room"]}], ["CLOSED", "a", "unsupported: nothing is stored, so nothing is counted"]),
-        (["AUTH", event], ["OK", event["id"], False, "unsupported: no event needs authentication"]),
-    ):
-        await first.send(json.dumps(message))
-        assert await first.read() == [expected]
-
-
-# HTTP
 
 
 async def test_document_of_the_relay(service):
@@ -260,9 +251,6 @@ async def test_document_of_the_relay(service):
     response = await service.raw(request("GET", PATH))
     assert (response.status, json.loads(response.body)["error"][-7:]) == (400, "Upgrade")
     assert (await service.raw(request("GET", PATH + "/below"))).status == 404
-
-
-# Limits
 
 
 async def test_each_value_of_each_filter_counts_as_a_channel(service):

@@ -78,9 +78,6 @@ async def is_taken(service, peer_id, **options):
     return message == TAKEN
 
 
-# Over HTTP
-
-
 async def test_id_is_a_new_uuid_as_text(service):
     for key in ("peerjs", "another%20key", "peerjs/peerjs", "peerjs/another%20key"):
         target = f"/{key}/id?ts=17000.5&version=1.5.5"
@@ -119,24 +116,18 @@ async def test_list_of_peers_is_bounded_and_charged(start_service, opened, monke
             pass
 
 
-# The id of a connection
-
-
-@pytest.mark.parametrize(
-    ("query", "error"),
-    [
+async def test_incomplete_or_too_long_query_is_refused(service):
+    for query, error in (
         ({"key": "k", "id": "a"}, NO_ID),
         ({"key": "k", "token": "t"}, NO_ID),
         ({"id": "a", "token": "t"}, NO_ID),
         ({"key": "k", "id": "", "token": "t"}, NO_ID),
         ({"key": "k", "id": "a" * 257, "token": "t"}, TOO_LONG),
         ({"key": "k" * 257, "id": "a", "token": "t"}, TOO_LONG),
-    ],
-)
-async def test_incomplete_or_too_long_query_is_refused(query, error, service):
-    peer = await connect_peer(service.port, **query)
-    assert await peer.next() == {"type": "ERROR", "payload": {"msg": error}}
-    assert await peer.closed() == (1005, "")
+    ):
+        peer = await connect_peer(service.port, **query)
+        assert await peer.next() == {"type": "ERROR", "payload": {"msg": error}}
+        assert await peer.closed() == (1005, "")
 
 
 @pytest.mark.parametrize("code", [1000, 1001])
@@ -206,9 +197,6 @@ async def test_client_without_an_id_cannot_send(service, opened):
     await left.close()
 
 
-# Messages
-
-
 async def test_four_members_are_forwarded_with_the_true_sender_to_ids_of_any_characters(service, opened):
     one, other = await opened(service, "a"), await opened(service, "b")
     for kind in ("OFFER", "ANSWER", "CANDIDATE", "LEAVE", "EXPIRE"):
@@ -240,9 +228,6 @@ async def test_junk_is_ignored(service, opened):
         await one.socket.send(junk)
     await one.nothing_before(("a", "own"))
     await exchange(one, other, "b", "after all that")
-
-
-# Absent ids
 
 
 async def test_messages_to_an_absent_id_arrive_in_order_after_open_and_no_expire_is_sent(service, opened, pass_time):
@@ -301,9 +286,6 @@ async def test_messages_to_absent_ids_are_bounded(payload, count, service, opene
     await peer.nothing_before(("a", "own"))
 
 
-# Scopes
-
-
 async def test_ids_of_other_keys_are_separate_and_those_of_a_shared_protocol_are_of_all_origins(start_service, opened):
     service = await start_service(shared_protocols=("peerjs",), peerjs_discovery=True)
     peers = [await opened(service, name, origin=origin) for name, origin in (("a", ORIGIN), ("b", OTHER), ("c", None))]
@@ -313,9 +295,6 @@ async def test_ids_of_other_keys_are_separate_and_those_of_a_shared_protocol_are
     assert await is_taken(service, "a", origin=OTHER)
     for number, peer in enumerate((peers[0], await opened(service, "a", "another", key="another key"))):
         await exchange(peer, peer, "a", number)
-
-
-# Limits, metrics and the end
 
 
 async def test_ids_of_an_address_are_limited_and_a_drain_closes_with_1012_and_keeps_them(start_service, opened):
