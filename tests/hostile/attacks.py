@@ -6,6 +6,7 @@ and the responses as JSON.
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -65,52 +66,24 @@ async def leave_in_listing(attacker: Attacker) -> None:
 
 
 @attack()
-async def write_then_list(attacker: Attacker) -> None:
-    """Sessions of one topic, filled for 15 s (60 % of a short attack), then its listing."""
+async def write_then_read(attacker: Attacker) -> None:
+    """A topic that is filled for 15 s (60 % of a short attack), then its listing, and polls of a session."""
     codes = [(await attacker.must(offer("big")))["code"] for _ in range(8)]
-    raws = [post("/answer", code=code, side="offerer", candidate=BIG) for code in codes]
+    raws = [post("/answer", code=code, side="offerer", candidate=BIG) for code in [*codes, *[codes[0]] * 8]]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(min(15, 0.6 * attacker.seconds)):
             await attacker.often(16, lambda client: attacker.ask(client, random.choice(raws)))
-    await attacker.swarm(1, get("/big/sessions", CLOSE), read_s=PATIENCE_S)
-
-
-@attack()
-async def write_then_poll(attacker: Attacker) -> None:
-    """One session, filled for 15 s (60 % of a short attack), then polls of it."""
-    code = (await attacker.must(offer("big")))["code"]
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(min(15, 0.6 * attacker.seconds)):
-            await attacker.repeat(16, post("/answer", code=code, side="offerer", candidate=BIG))
-    raw = request("POST", "/poll", {"code": code, "side": "answerer"}, origin=ORIGIN, headers=CLOSE)
-    await attacker.swarm(1, raw, read_s=PATIENCE_S)
+    poll = request("POST", "/poll", {"code": codes[0], "side": "answerer"}, origin=ORIGIN, headers=CLOSE)
+    reads = itertools.cycle([get("/big/sessions", CLOSE), poll])
+    await attacker.swarm(1, lambda: next(reads), read_s=PATIENCE_S)
 
 
 @attack()
 async def do_not_read(attacker: Attacker) -> None:
-    """900 clients that request a listing of 15 MB and do not read it."""
+    """Listings and streams of 15 MB, and pipelined requests, whose clients do not read."""
     await publish_big(attacker)
-    await attacker.swarm(900, get("/big/sessions"), rest_s=HOLD_S, room=SMALL_ROOM)
-
-
-@attack()
-async def do_not_read_streams(attacker: Attacker) -> None:
-    """Streams of a topic with 15 MB whose clients do not read, as many as an address may open."""
-    await publish_big(attacker)
-    await attacker.swarm(CONNECTIONS, get("/big/events"), rest_s=HOLD_S, room=SMALL_ROOM)
-
-
-@attack()
-async def do_not_read_pipelined(attacker: Attacker) -> None:
-    """Many requests on each of many connections, without reading the responses."""
-    await attacker.swarm(CONNECTIONS, get("/openapi.json") * 20, paced=False, rest_s=HOLD_S, room=SMALL_ROOM)
-
-
-@attack()
-async def head_of_listing(attacker: Attacker) -> None:
-    """HEAD of a listing of 15 MB, as often as the rate limit allows."""
-    await publish_big(attacker)
-    await attacker.repeat(8, request("HEAD", "/big/sessions", origin=ORIGIN))
+    asked = itertools.cycle([get("/big/sessions"), get("/big/events"), get("/openapi.json") * 20])
+    await attacker.swarm(CONNECTIONS, lambda: next(asked), rest_s=HOLD_S, room=SMALL_ROOM)
 
 
 @attack("--session-timeout-ms", "300000")
@@ -122,24 +95,17 @@ async def list_ten_thousand(attacker: Attacker) -> None:
 
 
 @attack("--session-timeout-ms", "300000")
-async def list_many_topics(attacker: Attacker) -> None:
-    """9,900 topics with long names, listed as often as the rate limit allows."""
-    await attacker.prepare(9900, lambda client, number: attacker.exchange(client, offer(f"{number:0200}")))
-
-    async def look(client: Client) -> None:
-        await attacker.ask(client, get(f"/topics?limit=1000&page={random.randrange(1, 11)}"))
-
-    await attacker.often(4, look)
-
-
-@attack()
-async def poll_many_candidates(attacker: Attacker) -> None:
-    """Sessions with 1,000 candidates of each side, polled as often as the rate limit allows."""
+async def read_much(attacker: Attacker) -> None:
+    """HEAD of a listing of 15 MB, polls of 2,000 candidates, and 9,900 topics, as often as allowed."""
+    await publish_big(attacker)
     code = (await attacker.must(offer("many")))["code"]
     for side in ("offerer", "answerer"):
         for _ in range(10):
             await attacker.must(post("/answer", code=code, side=side, candidates=["c" * 200] * 100))
-    await attacker.repeat(8, post("/poll", code=code, side="offerer"))
+    await attacker.prepare(9900, lambda client, number: attacker.exchange(client, offer(f"{number:0200}")))
+    raws = [request("HEAD", "/big/sessions", origin=ORIGIN), post("/poll", code=code, side="offerer")]
+    raws += [get(f"/topics?limit=1000&page={page}") for page in (1, 10)]
+    await attacker.often(8, lambda client: attacker.ask(client, random.choice(raws)))
 
 
 # Watchers
@@ -147,14 +113,17 @@ async def poll_many_candidates(attacker: Attacker) -> None:
 
 @attack()
 async def watch_one_topic(attacker: Attacker) -> None:
-    """990 streams of one topic, and offers there as fast as the rate limit allows."""
+    """900 streams of a topic with long sessions, which are refreshed and joined by new ones as fast as allowed."""
+    sizes = [1] * 60 + [len(BIG)] * 20
+    codes = [(await attacker.must(offer("watched", "x" * size)))["code"] for size in sizes]
 
     async def publish() -> None:
         await asyncio.sleep(1)
-        await attacker.repeat(8, offer("watched"))
+        raws = [offer("watched"), *(post("/refresh", code=code, side="offerer") for code in codes)]
+        await attacker.often(8, lambda client: attacker.ask(client, random.choice([raws[0], random.choice(raws)])))
 
     attacker.pace = Pace(RATE, 0)  # the streams have used the burst
-    watching = attacker.swarm(CONNECTIONS - 10, get("/watched/events"), paced=False, read_s=attacker.seconds)
+    watching = attacker.swarm(CONNECTIONS - 90, get("/watched/events"), paced=False, read_s=attacker.seconds)
     await asyncio.gather(watching, publish())
 
 
@@ -169,19 +138,6 @@ async def wake_many_polls(attacker: Attacker) -> None:
 
     waiting = attacker.swarm(900, post("/poll", code=code, side="offerer", wait=60), wait_s=60)
     await asyncio.gather(waiting, attacker.often(1, wake))
-
-
-@attack()
-async def refresh_watched(attacker: Attacker) -> None:
-    """500 streams of a topic whose sessions, long ones among them, are refreshed as fast as the rate limit allows."""
-    sizes = [1] * 80 + [len(BIG)] * 20
-    codes = [(await attacker.must(offer("fresh", "x" * size)))["code"] for size in sizes]
-
-    async def refresh(client: Client) -> None:
-        await attacker.ask(client, post("/refresh", code=random.choice(codes), side="offerer"))
-
-    watching = attacker.swarm(500, get("/fresh/events"), read_s=attacker.seconds)
-    await asyncio.gather(watching, attacker.often(8, refresh))
 
 
 @attack("--session-timeout-ms", "300000")
@@ -228,16 +184,10 @@ async def resume_old_streams(attacker: Attacker) -> None:
 # Connections
 
 
-@attack("--max-connections-per-address", "100", tls=True, files=1100)
+@attack("--max-connections", "100", "--max-connections-per-address", "30", tls=True, files=1100)
 async def silent_before_handshake(attacker: Attacker) -> None:
-    """1,100 silent connections to an HTTPS server with 1,100 descriptors and a limit of 100 per address."""
+    """1,100 silent connections to an HTTPS server with 1,100 descriptors and limits of 100 and of 30 per address."""
     await attacker.swarm(1100, b"", paced=False, read_s=attacker.seconds)
-
-
-@attack("--max-connections", "100", "--max-connections-per-address", "30")
-async def silent_connections(attacker: Attacker) -> None:
-    """150 silent connections to a server with limits of 100 connections and 30 per address."""
-    await attacker.swarm(150, b"", paced=False, read_s=attacker.seconds)
 
 
 @attack()
@@ -261,20 +211,15 @@ async def slow_heads(attacker: Attacker) -> None:
 
 @attack()
 async def slow_bodies(attacker: Attacker) -> None:
-    """Bodies of 256 KB without the last byte, on as many connections as an address may open."""
-    await attacker.swarm(CONNECTIONS, offer("slow", BIG)[:-1], paced=False, read_s=HOLD_S)
-
-
-@attack()
-async def bodies_behind_waits(attacker: Attacker) -> None:
-    """Bodies of 256 KB pipelined after waiting polls, on as many connections as an address may open."""
+    """Bodies of 256 KB without the last byte, every second one behind a waiting poll, on almost all connections."""
     code = (await attacker.must(offer("waited")))["code"]
-    raw = post("/poll", code=code, side="offerer", wait=60) + offer("waited", BIG)
+    raw = offer("slow", BIG)[:-1]
+    begun = itertools.cycle([raw, post("/poll", code=code, side="offerer", wait=60) + raw])
 
     async def wait(connected: socket.socket) -> None:
         with contextlib.suppress(TimeoutError):
-            await attacker.send(connected, raw)
-        await asyncio.sleep(2 * HOLD_S)
+            await attacker.send(connected, next(begun))
+        await attacker.swallow(connected, 2 * HOLD_S)
 
     await attacker.hold(CONNECTIONS - 10, wait)
 
@@ -326,26 +271,8 @@ async def go_on_after_429(attacker: Attacker) -> None:
 
 
 @attack()
-async def length_of_zeros(attacker: Attacker) -> None:
-    """A Content-Length of 5,000 zeros, as often as the rate limit allows."""
-    raw = request("POST", "/poll", origin=ORIGIN, headers=f"Content-Length: {'0' * 5000}\r\n")
-    await attacker.swarm(50, raw, read_s=0.3)
-
-
-@attack()
-async def huge_heads(attacker: Attacker) -> None:
-    """Requests with the maximum number of headers, all different, as often as the rate limit allows."""
-
-    async def ask(client: Client) -> None:
-        lines = "".join(f"X-{random.getrandbits(64):x}: {number:0200}\r\n" for number in range(120))
-        await attacker.ask(client, get("/health", lines))
-
-    await attacker.often(8, ask)
-
-
-@attack()
-async def strange_json(attacker: Attacker) -> None:
-    """Bodies of 256 KB that are deeply nested, full of escapes, or a single number."""
+async def strange_requests(attacker: Attacker) -> None:
+    """A length of 5,000 zeros, the maximum of headers, and bodies of 256 KB that are deep or strange."""
     bodies = [
         b"[" * 250_000,
         b'{"a":' * 50_000,
@@ -354,14 +281,20 @@ async def strange_json(attacker: Attacker) -> None:
         b'{"info":"i","offer":[' + b"1e999," * 40_000 + b"1]}",
         b"{" + b",".join(b'"%d":0' % number for number in range(25_000)) + b"}",
     ]
-    requests = [request("POST", "/strange/offer", body, origin=ORIGIN) for body in bodies]
-    await attacker.often(8, lambda client: attacker.ask(client, random.choice(requests)))
+    raws = [request("POST", "/strange/offer", body, origin=ORIGIN) for body in bodies]
+    raws.append(request("POST", "/poll", origin=ORIGIN, headers=f"Content-Length: {'0' * 5000}\r\n"))
+
+    async def ask(client: Client) -> None:
+        lines = "".join(f"X-{random.getrandbits(64):x}: {number:0200}\r\n" for number in range(120))
+        await attacker.ask(client, random.choice([*raws, get("/health", lines)]))
+
+    await attacker.often(8, ask)
 
 
 @attack()
 async def mixed(attacker: Attacker) -> None:
     """Several of these attacks at once."""
-    chosen = (fill_with_offers, leave_in_listing, expire_together, refresh_watched, length_of_zeros)
+    chosen = (fill_with_offers, leave_in_listing, expire_together, watch_one_topic, strange_requests)
     await asyncio.gather(*(each(attacker) for each in chosen))
 
 

@@ -104,32 +104,22 @@ async def publish_wrong_events(attacker: Attacker) -> None:
     await hold(attacker, CROWD, publish, NOSTR, room=SMALL_ROOM, for_s=HOLD_S)
 
 
-async def crowd(attacker: Attacker, *, reads: bool) -> None:
+@attack()
+async def publish_to_a_crowd(attacker: Attacker) -> None:
+    """Large and small messages to a room of 900 connections, of which every second one does not read."""
     join = text(type="subscribe", topics=["crowd"])
 
     async def belong(opened: Attacked) -> None:
         await opened.send(join)
-        await (opened.swallow() if reads else asyncio.sleep(HOLD_S))
+        await (opened.swallow() if next(NUMBERS) % 2 else asyncio.sleep(HOLD_S))
 
     async def publish(opened: Attacked) -> None:
         for data in itertools.cycle([BIG, "small"]):
             await attacker.pace.take()
             await opened.send(text(type="publish", topic="crowd", data=data))
 
-    room = None if reads else SMALL_ROOM
-    await asyncio.gather(hold(attacker, CROWD, belong, Y_WEBRTC, room=room), hold(attacker, 20, publish, Y_WEBRTC))
-
-
-@attack()
-async def publish_to_a_crowd(attacker: Attacker) -> None:
-    """Large and small messages to a room of 900 connections."""
-    await crowd(attacker, reads=True)
-
-
-@attack()
-async def do_not_read_in_a_crowd(attacker: Attacker) -> None:
-    """The same, to connections that do not read."""
-    await crowd(attacker, reads=False)
+    belonging = hold(attacker, CROWD, belong, Y_WEBRTC, room=SMALL_ROOM)
+    await asyncio.gather(belonging, hold(attacker, 20, publish, Y_WEBRTC))
 
 
 @attack()

@@ -7,10 +7,10 @@ import itertools
 import json
 import random
 import socket
-import struct
 from collections.abc import Awaitable, Callable
 
 from bench.sockets import CLOSE, PING, TEXT, UPGRADE, frame, take_frame
+from support.frame_vectors import VECTORS
 
 from .attacker import (
     BIG,
@@ -30,44 +30,18 @@ from .attacker import (
 from .wire import Client, request
 
 UPGRADING = request("GET", "/ws", origin=ORIGIN, headers=UPGRADE)
-BINARY, CONTINUATION, FIRST = 0x82, 0x80, 0x01
+FIRST = 0x01
 PONG = 0x8A
 HEADER = "eyJhbGciOiJIUzI1NiIsImtpZCI6Im1haW4ifQ"  # of a token: {"alg":"HS256","kid":"main"}
 HANDSHAKES = 10_000
 NOTHING = {"code": "00000000-0000-4000-8000-000000000000", "side": "offerer"}
 
 
-def huge(kind: int, length: int) -> bytes:
-    """Return the head of a frame that announces `length` bytes, and the first few of them."""
-    return struct.pack("!BBQ", kind, 0xFF, length) + b"\0" * 100
-
-
-def unmasked(payload: bytes) -> bytes:
-    return bytes((TEXT, len(payload))) + payload
-
-
-# Violations, with the close code that reports each (RFC 6455, 7.4.1).
+# Violations and binary messages, with the close code that reports each (RFC 6455, 7.4.1).
 BROKEN_FRAMES = [
-    (unmasked(b"{}"), 1002),
-    *((frame(b"{}", TEXT | bit), 1002) for bit in (0x40, 0x20, 0x10)),  # reserved bits
-    (frame(b"{}", 0x83), 1002),  # reserved opcodes
-    (frame(b"", 0x8F), 1002),
-    (frame(b"", PING & 0x7F), 1002),  # a control frame that is fragmented or too long
-    (frame(b"x" * 126, PING), 1002),
-    (frame(b"{}", CONTINUATION), 1002),  # a continuation without a message
-    (frame(b"{", FIRST) + frame(b"{}"), 1002),  # a new message inside another one
-    (frame(b"x", CLOSE), 1002),
-    (frame(struct.pack("!H", 999), CLOSE), 1002),
-    (frame(struct.pack("!H", 1006), CLOSE), 1002),
-    (frame(struct.pack("!H", 1000) + b"\xff", CLOSE), 1007),
-    (frame(b"\xff{}"), 1007),
-    (frame(b'{"jsonrpc": "2.0", "id": 1, "method": "\xed\xa0\x80"}'), 1007),  # a surrogate
-    (frame(b'"\xc3', FIRST) + frame(b'\xc3"', CONTINUATION), 1007),
-    (frame(b"{}", BINARY), 1003),
-    *((huge(TEXT, length), 1009) for length in (2**62, 2**64 - 1, 2**30)),
-    (huge(BINARY, 2**20), 1003),
-    (frame(b"x" * 300_000), 1009),
-    (frame(b"x" * 200_000, FIRST) + frame(b"x" * 200_000, 0x00), 1009),
+    (each.sent, 1003 if each.binary else each.code)
+    for each in VECTORS.values()
+    if each.binary or each.code in (1002, 1007, 1009)
 ]
 
 
@@ -182,26 +156,19 @@ async def broken_frames(attacker: Attacker) -> None:
 
 
 @attack()
-async def endless_fragments(attacker: Attacker) -> None:
-    """Unfinished messages in fragments of no, one or many bytes."""
+async def unfinished_messages(attacker: Attacker) -> None:
+    """Messages without an end on all connections: endless small fragments, or 250 KB without the last byte."""
+    raw = frame(b" " * 250_000)[:-1]
 
     async def go_on(opened: Attacked) -> None:
         await opened.send(frame(b"{", FIRST))
         await opened.flood(frame(b"x" * random.choice([0, 1, 1000]), 0x00) * 100, 1008, 1009, None)
 
-    await hold(attacker, 50, go_on)
-
-
-@attack()
-async def unfinished_messages(attacker: Attacker) -> None:
-    """Messages of 250 KB without the last byte, on as many connections as an address may open."""
-    raw = frame(b" " * 250_000)[:-1]
-
     async def wait(opened: Attacked) -> None:
         await opened.send(raw)
         await opened.closed(None)
 
-    await hold(attacker, CONNECTIONS, wait, for_s=HOLD_S)
+    await asyncio.gather(hold(attacker, 50, go_on), hold(attacker, CONNECTIONS - 50, wait, for_s=HOLD_S))
 
 
 @attack("--max-connections-per-address", "12000", "--rate-per-address", "5000")
@@ -218,16 +185,19 @@ async def half_open_handshakes(attacker: Attacker) -> None:
 
 
 @attack()
-async def flood_of_pings(attacker: Attacker) -> None:
-    """Pings, requests and invalid messages as fast as possible. The connection must be closed."""
-    pings = [frame(b"", PING) * 4000, frame(b"x" * 125, PING) * 200]
-    await flood_of(attacker, 20, *pings, frame(b"{}") * 200, frame(b"[" * 50) * 200, call("poll", **NOTHING) * 50)
+async def flood_of_messages(attacker: Attacker) -> None:
+    """Pings, pongs, requests, batches and invalid messages as fast as possible. The connection must be closed."""
+    floods = [frame(b"", kind) * 4000 + frame(b"x" * 125, kind) * 200 for kind in (PING, PONG)]
+    floods += [frame(b"{}") * 200, frame(b"[" * 50) * 200, call("poll", **NOTHING) * 50, call("poll", 100, **NOTHING)]
+    await flood_of(attacker, 50, *floods)
 
 
 @attack()
-async def flood_of_pongs(attacker: Attacker) -> None:
-    """Unsolicited pongs as fast as possible, on 50 connections. Each must be closed."""
-    await flood_of(attacker, 50, frame(b"", PONG) * 4000, frame(b"x" * 125, PONG) * 200)
+async def flood_of_large_messages(attacker: Attacker) -> None:
+    """Messages of 250 KB, and batches of a hundred waits, on as many connections as an address may open."""
+    code = (await attacker.must(offer("waited")))["code"]
+    waits = call("poll", 100, code=code, side="offerer", wait=60)
+    await flood_of(attacker, CONNECTIONS, call("offer", topic="large", info="i", offer=BIG), waits)
 
 
 async def flood_of(attacker: Attacker, connections: int, *floods: bytes) -> None:
@@ -237,25 +207,6 @@ async def flood_of(attacker: Attacker, connections: int, *floods: bytes) -> None
         await opened.flood(next(chosen), 1008, None)
 
     await hold(attacker, connections, flood)
-
-
-@attack()
-async def large_messages(attacker: Attacker) -> None:
-    """Messages of 250 KB as fast as possible, on as many connections as an address may open."""
-    await flood_of(attacker, CONNECTIONS, call("offer", topic="large", info="i", offer=BIG))
-
-
-@attack()
-async def go_on_in_batches(attacker: Attacker) -> None:
-    """A hundred requests in each message, as fast as possible, regardless of responses."""
-    await flood_of(attacker, 20, call("poll", 100, **NOTHING))
-
-
-@attack()
-async def many_batches(attacker: Attacker) -> None:
-    """A hundred waits in each message, on as many connections as an address may open."""
-    code = (await attacker.must(offer("waited")))["code"]
-    await flood_of(attacker, CONNECTIONS, call("poll", 100, code=code, side="offerer", wait=60))
 
 
 @attack()
@@ -382,7 +333,7 @@ async def do_not_read_websockets(attacker: Attacker) -> None:
 @attack("--hold-grace-ms", "500")
 async def mixed_websockets(attacker: Attacker) -> None:
     """Several of these attacks at once."""
-    chosen = (broken_frames, endless_fragments, flood_of_pings, flood_of_subscriptions, flood_of_held_offers)
+    chosen = (broken_frames, unfinished_messages, flood_of_messages, flood_of_subscriptions, flood_of_held_offers)
     await asyncio.gather(*(each(attacker) for each in chosen))
 
 

@@ -39,7 +39,7 @@ class Peers:
 
     def __init__(self, place: Place) -> None:
         self.recorded: dict[str, list[tuple[float, float | str]]] = {
-            name: [] for name in ("poll", "wake", "told", "gone", "other", "failed")
+            name: [] for name in ("poll", "wake", "gone", "failed")
         }
         self._place = place
         self._told: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -50,7 +50,7 @@ class Peers:
     async def live(self) -> None:
         async with asyncio.TaskGroup() as everybody:
             pairs = [functools.partial(self._meet, number) for number in range(PAIRS)]
-            for once in (*pairs, self._watch, self._announce, self._expire, self._hold):
+            for once in (*pairs, self._watch, self._expire, self._hold):
                 everybody.create_task(self._again_and_again(once))
 
     async def _again_and_again(self, once) -> None:
@@ -76,9 +76,8 @@ class Peers:
         except BROKEN as error:
             raise self._fail(began_s, f"{what}: {error!r}") from error
         finally:
-            if not wait_s:
-                kind = "poll" if what.endswith("poll") else "other"
-                self.recorded[kind].append((began_s, time.monotonic() - began_s))
+            if what.endswith("poll"):
+                self.recorded["poll"].append((began_s, time.monotonic() - began_s))
         if status != 200:
             raise self._fail(began_s, f"{what}: {status} {response}")
         return response
@@ -161,22 +160,22 @@ class Peers:
                 self._watching.clear()
         raise self._fail(began_s, "stream: ended")
 
-    async def _announce(self) -> None:
-        await self._publish(self._told, "told")
-        await asyncio.sleep(5 * REST_S)
-
     async def _expire(self) -> None:
-        await self._publish(self._gone, "gone", ttl=TTL_MS)
-
-    async def _publish(self, news: defaultdict, name: str, **ttl: int) -> None:
-        """Publish where others watch, and wait until they receive the event. Without a `ttl`, withdraw the offer."""
+        """Publish where others watch, and wait until they learn of the expiry."""
         await self._watching.wait()
         with contextlib.closing(self._client()) as client:
-            fields = {"info": name, "offer": OFFER, **ttl}
+            fields = {"info": "gone", "offer": OFFER, "ttl": TTL_MS}
             code = (await self._ask(client, "offer", "POST", "/honest-watched/offer", fields))["code"]
-            await self._await_event(name, news[code], time.monotonic(), sum(ttl.values()) / 1000)
-            if not ttl:
-                await self._ask(client, "withdraw", "POST", "/withdraw", {"code": code, "side": "offerer"})
+        began_s, due_s = time.monotonic(), TTL_MS / 1000
+        for news, name in (self._told, "told"), (self._gone, "gone"):
+            try:
+                async with asyncio.timeout(due_s + 2 * PATIENCE_S):
+                    await news[code].wait()
+            except TimeoutError as error:
+                raise self._fail(began_s, f"stream: not {name}") from error
+            finally:  # even if the end arrives first
+                if name == "gone":
+                    self.recorded[name].append((began_s, max(0.0, time.monotonic() - began_s - due_s)))
 
     async def _hold(self) -> None:
         """Hold an offer over a WebSocket, send requests there, and read events as long as candidates arrive."""
@@ -223,16 +222,6 @@ class Peers:
         finally:
             hearing.cancel()
             await asyncio.gather(hearing, return_exceptions=True)
-
-    async def _await_event(self, name: str, event: asyncio.Event, began_s: float, due_s: float) -> None:
-        # The stream may be faster than the response.
-        try:
-            async with asyncio.timeout(due_s + 2 * PATIENCE_S):
-                await event.wait()
-        except TimeoutError as error:
-            raise self._fail(began_s, f"stream: not {name}") from error
-        finally:  # even if the end arrives first
-            self.recorded[name].append((began_s, max(0.0, time.monotonic() - began_s - due_s)))
 
 
 async def main(place: Place) -> None:

@@ -11,6 +11,6 @@ from .verdict import harm
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", ["mixed", "mixed-websockets"])
-def test_honest_peers_are_served_and_nothing_is_kept(name, tmp_path):
-    failures = harm(name, tmp_path)
+def test_honest_peers_are_served_and_nothing_is_kept(name):
+    failures = harm(name)
     assert not failures, "; ".join(failures)
