@@ -31,9 +31,8 @@ class Split(cluster.ClusterSoak):
                 await asyncio.sleep(0.1)
 
 protocols.ARRIVAL_S = 1.0
-options = argparse.Namespace(
-    minutes=0.01, peers=60, pause=0.5, session_timeout_ms=20_000, cluster="valkey", replicas=1
-)
+cluster.REPLICAS = 1
+options = argparse.Namespace(minutes=0.01, peers=60, pause=0.5, session_timeout_ms=20_000, cluster="valkey")
 soak = Split(options, pathlib.Path(sys.argv[1]))
 try:
     uvloop.run(soak.run())

@@ -18,10 +18,8 @@ import argparse
 import asyncio
 import json
 import signal
-import statistics
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -34,42 +32,26 @@ from support.redis_servers import KINDS
 from . import verdict
 from .cluster import ClusterSoak
 from .peers import World
-from .servers import RestartedServer
-from .tally import Tally
+from .servers import RestartedServer, Run
 
-SAMPLES = 1200  # maximum number, at intervals of one second or more
 CHURN_SHARE, STRETCH_SHARE = 0.4, 0.5
 RESTART_PAUSE_S = (4, 15)  # between two restarts
 
 
-class Soak:
-    """One run, with the command-line options and a directory for the database."""
+class Soak(Run):
+    """A run of one server."""
 
     def __init__(self, options: argparse.Namespace, where: Path) -> None:
-        self.duration_s = options.minutes * 60
-        self.timeout_ms = options.session_timeout_ms
-        self.churn_share, self.stretch_share = (0.0, 1.0) if options.no_restarts else (CHURN_SHARE, STRETCH_SHARE)
-        self.where = where
-        self.samples: list[dict] = []
-        self.restarts: list[tuple[float, str]] = []
+        super().__init__(options, where)
+        self.restarted = not options.no_restarts
+        self.churn_share, self.stretch_share = (CHURN_SHARE, STRETCH_SHARE) if self.restarted else (0.0, 1.0)
         self.stretch_s = (0.0, 0.0)
-        self.tally = Tally(0)
         self.server = RestartedServer(self.tally, self._make)
-        self.grace_ms = self.timeout_ms // 5
         self.world = World(self.tally, options.peers, self.timeout_ms, self.grace_ms)
 
     async def run(self) -> None:
-        self.began_s = time.monotonic()
         await self.server.start()
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.world.live()), group.create_task(self._record())]
-            pause_s = min(max(RESTART_PAUSE_S[0], self.duration_s / 20), RESTART_PAUSE_S[1])
-            await self._churn(self.churn_share * self.duration_s, pause_s)
-            self.stretch_s = (self._now_s(), self._now_s() + self.stretch_share * self.duration_s)
-            await asyncio.sleep(self.stretch_share * self.duration_s)
-            await self._churn(self.duration_s, pause_s)
-            for task in tasks:
-                task.cancel()
+        await self.live(self._cause_outages())
         await self._restart("kill")
         self.world.done["found at the end"] = await self.world.find_all()
         await self.server.end(signal.SIGTERM)
@@ -81,74 +63,48 @@ class Soak:
         options = {"port": port, "session-timeout-ms": self.timeout_ms, "hold-grace-ms": self.grace_ms}
         return tornado_signal(self.where / "data", durability="fsync", **options)
 
-    def _now_s(self) -> float:
-        return time.monotonic() - self.began_s
+    async def _cause_outages(self) -> None:
+        pause_s = min(max(RESTART_PAUSE_S[0], self.duration_s / 20), RESTART_PAUSE_S[1])
+        await self._churn(self.churn_share * self.duration_s, pause_s)
+        self.stretch_s = (self.now_s(), self.now_s() + self.stretch_share * self.duration_s)
+        await asyncio.sleep(self.stretch_share * self.duration_s)
+        await self._churn(self.duration_s, pause_s)
 
     async def _churn(self, until_s: float, pause_s: float) -> None:
-        while self._now_s() + pause_s <= until_s:
+        while self.now_s() + pause_s <= until_s:
             await asyncio.sleep(pause_s)
             await self._restart("stop" if len(self.restarts) % 2 else "kill")
-        await asyncio.sleep(max(0, until_s - self._now_s()))
+        await asyncio.sleep(max(0, until_s - self.now_s()))
 
     async def _restart(self, kind: str) -> None:
-        self.restarts.append((self._now_s(), kind))
+        self.restarts.append((self.now_s(), kind))
         await self.server.restart(kind)
 
-    async def _record(self) -> None:
-        pause_s = max(1.0, self.duration_s / SAMPLES)
-        answers = 0
-        while True:
-            await asyncio.sleep(pause_s)
-            self.world.forget()
-            total = sum(self.tally.answers.values())
-            rate, answers = (total - answers) / pause_s, total
-            latencies_s = self.tally.latencies_s[:]
-            self.tally.latencies_s.clear()
-            process = self.server.process
-            if process is None or not latencies_s:
-                continue
-            try:
-                seen = look(process.pid, self.where / "data")
-            except OSError as error:  # the server is being restarted, or has exited
-                if self.server.process is process:
-                    self.tally.wrong.append(f"the server is gone: {error}")
-                continue
-            sample = {"at_s": self._now_s(), "requests_per_s": rate, "failed": len(self.tally.wrong)}
-            sample |= {"p50_ms": percentile(latencies_s, 0.5), "p99_ms": percentile(latencies_s, 0.99)}
-            sample |= {"memory_mib": seen.memory_mib, "descriptors": seen.descriptors}
-            sample["disk_mib"] = disk_mib(self.where / "data", lambda stat: stat.st_size)
-            self.samples.append(sample)
+    async def sample(self) -> dict | None:
+        process, latencies_s, data = self.server.process, self.tally.latencies_s, self.where / "data"
+        if process is None or not latencies_s:
+            return None
+        try:
+            seen = look(process.pid, data)
+        except OSError as error:
+            self.tally.wrong.append(f"the server is gone: {error}")
+            return None
+        sample = {"memory_mib": seen.memory_mib, "descriptors": seen.descriptors}
+        sample["disk_mib"] = disk_mib(data, lambda stat: stat.st_size)
+        return sample | {f"p{share}_ms": percentile(latencies_s, share / 100) for share in (50, 99)}
 
-
-def report_on(soak: Soak, restarted: bool) -> tuple[dict, list[str]]:
-    """Return what a run on one server has shown, and what is against it."""
-    stretch = [sample for sample in soak.samples if soak.stretch_s[0] <= sample["at_s"] <= soak.stretch_s[1]]
-    report = {
-        "failed by restarts": sum(soak.tally.excused.values()),
-        "restarts": {kind: sum(each == kind for _, each in soak.restarts) for kind in ("kill", "stop")},
-    }
-    if len(stretch) > 3:
-        quarters = {key: verdict.quarters(stretch, key) for key in verdict.BOUNDS}
-        report["second and last quarter"] = {key: [round(each, 1) for each in of] for key, of in quarters.items()}
-        report["memory is judged"] = verdict.judges_memory(stretch)
-    return report, verdict.judge(stretch, soak.world.done, soak.tally.wrong, restarted=restarted)
-
-
-def report_on_cluster(soak: ClusterSoak) -> tuple[dict, list[str]]:
-    """Return what a run with a cluster has shown, and what is against it."""
-    report = {
-        "peers by protocol": soak.peers,
-        "messages": dict(soak.crowd.messages),
-        "failed by outages": dict(soak.tally.excused),
-        "outages": dict(Counter(kind for _, kind in soak.restarts)),
-    }
-    if soak.samples:
-        thirds = {key: verdict.thirds(soak.samples, key) for key in verdict.GROWTH}
-        report["first and last third"] = {key: [round(each, 1) for each in of] for key, of in thirds.items()}
-        report["growth is judged"] = verdict.judges_growth(soak.samples)
-        used = {key: [sample[key] for sample in soak.samples] for key in soak.samples[0] if key.startswith("cpu of")}
-        report["% of a processor"] = {key: round(statistics.median(values), 1) for key, values in used.items()}
-    return report, verdict.judge_cluster(soak.samples, soak.world.done, soak.tally.wrong)
+    def report(self) -> tuple[dict, list[str]]:
+        """Return the results, and what is against them."""
+        stretch = [sample for sample in self.samples if self.stretch_s[0] <= sample["at_s"] <= self.stretch_s[1]]
+        report = {
+            "failed by restarts": sum(self.tally.excused.values()),
+            "restarts": dict(Counter(kind for _, kind in self.restarts)),
+            "memory is judged": verdict.judges_memory(stretch),
+        }
+        if len(stretch) > 3:
+            quarters = {name: verdict.quarters(stretch, name) for name in verdict.BOUNDS}
+            report["second and last quarter"] = {name: [round(each, 1) for each in of] for name, of in quarters.items()}
+        return report, verdict.judge(stretch, self.world.done, self.tally.wrong, restarted=self.restarted)
 
 
 def main() -> int:
@@ -161,19 +117,17 @@ def main() -> int:
     add("--session-timeout-ms", type=int, default=20_000, help="lifetime of a session (default: %(default)s)")
     add("--no-restarts", action="store_true", help="let one server run the whole time")
     add("--cluster", choices=KINDS, help="run three servers that share a cluster of this kind")
-    add("--replicas", type=int, default=2, help="of each primary of the cluster (default: %(default)s)")
     add("--pause", type=float, default=1, help="factor of the peers' pauses, with --cluster (default: %(default)s)")
     add("--json", type=Path, metavar="FILE", help="write down what was recorded")
-    add("--dir", type=Path, default=tempfile.gettempdir(), help="where the database goes (default: %(default)s)")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # otherwise servers and nodes would continue to run
-    with many_files(), tempfile.TemporaryDirectory(prefix="tornado-signal-soak-", dir=options.dir) as name:
+    with many_files(), tempfile.TemporaryDirectory(prefix="tornado-signal-soak-") as name:
         soak = (ClusterSoak if options.cluster else Soak)(options, Path(name))
         try:
             uvloop.run(soak.run())
         finally:
             soak.close()
-    more, against = report_on_cluster(soak) if options.cluster else report_on(soak, not options.no_restarts)
+    more, against = soak.report()
     report = {
         "minutes": options.minutes,
         "peers": options.peers,

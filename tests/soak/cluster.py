@@ -6,7 +6,6 @@ turns, and so are primaries of the cluster.
 
 import argparse
 import asyncio
-import contextlib
 import itertools
 import random
 import re
@@ -22,15 +21,14 @@ import redis
 from bench.processes import ROOT, Server, tornado_signal
 from faults.trials import OPTIONS
 from hostile.watcher import look
-from support.processes import cpu_s
 from support.redis_servers import RedisCluster, RedisServer
 
-from . import protocols
+from . import protocols, verdict
 from .peers import World
-from .servers import RestartedServer
+from .servers import RestartedServer, Run
 from .tally import Outages, Tally
 
-SERVERS, PRIMARIES = 3, 3
+SERVERS, PRIMARIES, REPLICAS = 3, 3, 2
 KINDS = ("kill", "failover", "primary killed", "drain")  # in this order, so that Redis is available at the end
 OUTAGES = 60  # in a run, but not more often than every `MIN_PAUSE_S`
 MIN_PAUSE_S = 1.0
@@ -38,7 +36,6 @@ MIN_DOWN_S, MAX_DOWN_S = 0.5, 4.0  # how long a server or a node is down, but no
 FAILOVER_S = 6.0  # a replica gives up a requested failover after five seconds
 SETTLED_S = 15.0  # after an outage of Redis: leases that a new primary lacks are renewed every eight seconds
 REDIS_TIMEOUT_MS = 5000  # a busy machine can stall a node for a second, which is not a failure
-SAMPLES = 1200
 TASKS = re.compile(r"^tornado_signal_tasks (\S+)$", re.MULTILINE)
 
 
@@ -53,22 +50,16 @@ class SharedWorld(World):
         return self._soak.tally_of(number)
 
 
-class ClusterSoak:
-    """One run, with the command-line options and a directory for logs."""
+class ClusterSoak(Run):
+    """A run of several servers."""
 
     def __init__(self, options: argparse.Namespace, where: Path) -> None:
-        self.duration_s, self.pause, self.timeout_ms = options.minutes * 60, options.pause, options.session_timeout_ms
-        self.grace_ms = self.timeout_ms // 5
-        self.where = where
-        self.samples: list[dict] = []
-        self.restarts: list[tuple[float, str]] = []
+        super().__init__(options, where)
+        self.pause = options.pause
         self.cluster: RedisCluster | None = None
-        self._kind, self._replicas = options.cluster, options.replicas
-        self._cpu_s: dict[str, dict[int, float]] = {"servers": {}, "Redis": {}}  # of each process so far
+        self._kind = options.cluster
         self._rng = random.Random(0)
-        self._printed = 0, 0.0  # failures, and the minute of the last sample
         outages = [Outages() for _ in range(SERVERS)]
-        self.tally = Tally(0)
         self.tally.outages = Outages(*outages)
         tallies = [self.tally.of(0, each) for each in outages]
         self.servers = [RestartedServer(tally, self._maker(number)) for number, tally in enumerate(tallies)]
@@ -77,8 +68,6 @@ class ClusterSoak:
         self.crowd = protocols.Crowd(self.tally_of, self.world.done, self.pause)
         for kind, count in counts.items():
             self.crowd.add(kind, count)
-        self.peers = {"HTTP and JSON-RPC": options.peers - sum(counts.values())}
-        self.peers |= {kind.protocol: count for kind, count in counts.items()}
 
     def _maker(self, number: int) -> Callable[..., Server]:
         options = {"store": "redis", "durability": "replicated", "admin-port": 0}
@@ -104,28 +93,40 @@ class ClusterSoak:
         return next((each for each in (preferred, *others) if each.process is not None), preferred).tally
 
     async def run(self) -> None:
-        self.cluster = await asyncio.to_thread(RedisCluster, self._kind, PRIMARIES, self._replicas, *OPTIONS)
+        self.cluster = await asyncio.to_thread(RedisCluster, self._kind, PRIMARIES, REPLICAS, *OPTIONS)
         await asyncio.gather(*(server.start() for server in self.servers))
         self.tally.port = self.servers[0].tally.port
-        self.began_s = time.monotonic()
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in (self.world.live(), self.crowd.live(), self._record())]
-            await self._cause_outages()
-            for task in tasks:
-                task.cancel()
+        self._first = self.servers[0].process
+        await self.live(self._cause_outages(), self.crowd.live())
         self.world.done["found at the end"] = await self.world.find_all()
         await self._check()
         for server in self.servers:
             await server.end(signal.SIGTERM)
+
+    async def sample(self) -> dict:
+        seen, metrics = look(self._first.pid, self.where), await asyncio.to_thread(self._first.metrics)
+        keys = sum(await asyncio.gather(*(asyncio.to_thread(_keys, node) for node in self.cluster.servers)))
+        tasks = int(float(TASKS.search(metrics)[1]))
+        return {"memory_mib": seen.memory_mib, "descriptors": seen.descriptors, "tasks": tasks, "keys": keys}
+
+    def report(self) -> tuple[dict, list[str]]:
+        """Return the results, and what is against them."""
+        report = {
+            "messages": dict(self.crowd.messages),
+            "failed by outages": dict(self.tally.excused),
+            "outages": dict(Counter(kind for _, kind in self.restarts)),
+            "growth is judged": verdict.judges_growth(self.samples),
+        }
+        if self.samples:
+            thirds = {name: verdict.thirds(self.samples, name) for name in verdict.GROWTH}
+            report["first and last third"] = {name: [round(each, 1) for each in of] for name, of in thirds.items()}
+        return report, verdict.judge_cluster(self.samples, self.world.done, self.tally.wrong)
 
     def close(self) -> None:
         for server in self.servers:
             server.close()
         if self.cluster is not None:
             self.cluster.kill()
-
-    def _now_s(self) -> float:
-        return time.monotonic() - self.began_s
 
     # Outages
 
@@ -134,13 +135,13 @@ class ClusterSoak:
         pause_s = max(MIN_PAUSE_S, self.duration_s / OUTAGES)
         self._down_s = MIN_DOWN_S, min(MAX_DOWN_S, pause_s)
         for turn in itertools.count():
-            left_s = self.duration_s - self._now_s()
+            left_s = self.duration_s - self.now_s()
             if turn and turn % len(KINDS) == 0 and left_s < len(KINDS) * pause_s:
                 await asyncio.sleep(max(0, left_s))
                 break
             await asyncio.sleep(pause_s)
             kind = KINDS[turn % len(KINDS)]
-            self.restarts.append((self._now_s(), kind))
+            self.restarts.append((self.now_s(), kind))
             if kind in ("kill", "drain"):
                 server = self.servers[1 + turn // len(KINDS) % (SERVERS - 1)]
                 await server.restart(kind, self._rng.uniform(*self._down_s))
@@ -179,56 +180,6 @@ class ClusterSoak:
         done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False)
         self.tally.must(done.returncode == 0, f"the data on Redis is damaged: {done.stdout}{done.stderr}")
         self.world.done["data checked"] += 1
-
-    # Samples
-
-    async def _record(self) -> None:
-        pause_s = max(1.0, self.duration_s / SAMPLES)
-        first, at_s, before = self.servers[0].process, time.monotonic(), Counter()
-        while True:
-            await asyncio.sleep(pause_s)
-            self.world.forget()
-            self.tally.latencies_s.clear()
-            seen, metrics = look(first.pid, self.where), await asyncio.to_thread(first.metrics)
-            totals = Counter({"requests": sum(self.tally.answers.values())})
-            totals["messages"] = sum(self.crowd.messages.values())
-            totals.update(self._used_s())
-            passed_s, at_s = time.monotonic() - at_s, time.monotonic()
-            rates = {name: (totals[name] - before[name]) / passed_s for name in totals}
-            before = totals
-            sample = {"at_s": self._now_s(), "memory_mib": seen.memory_mib, "descriptors": seen.descriptors}
-            sample |= {"tasks": int(float(TASKS.search(metrics)[1])), "keys": await self._count_keys()}
-            sample |= {"requests_per_s": rates["requests"], "messages_per_s": rates["messages"]}
-            sample |= {f"cpu of {name}": 100 * rates[name] for name in ("servers", "Redis", "peers")}
-            sample |= {"open": self.crowd.open, "failed": len(self.tally.wrong)}
-            self.samples.append(sample)
-            self._print_progress(sample)
-
-    def _print_progress(self, sample: dict) -> None:
-        """Print new failures immediately, and the latest sample once a minute."""
-        minute = sample["at_s"] // 60
-        for sentence in self.tally.wrong[self._printed[0] :]:
-            print(f"{sample['at_s']:.0f} s: {sentence}", file=sys.stderr, flush=True)
-        if minute > self._printed[1]:
-            text = ", ".join(f"{name} {value:.6g}" for name, value in sample.items())
-            print(f"{text}; {self.restarts[-1:]}", file=sys.stderr, flush=True)
-        self._printed = len(self.tally.wrong), minute
-
-    def _used_s(self) -> dict[str, float]:
-        """Return the CPU time of the servers, the nodes and the peers so far."""
-        current = {
-            "servers": [server.process.pid for server in self.servers if server.process is not None],
-            "Redis": [node.process.pid for node in self.cluster.servers],
-        }
-        for name, pids in current.items():
-            for pid in pids:
-                with contextlib.suppress(OSError):  # killed a moment ago
-                    self._cpu_s[name][pid] = cpu_s(pid)
-        return {name: sum(used_s.values()) for name, used_s in self._cpu_s.items()} | {"peers": time.process_time()}
-
-    async def _count_keys(self) -> int:
-        """Return the number of keys of all primaries that respond."""
-        return sum(await asyncio.gather(*(asyncio.to_thread(_keys, node) for node in self.cluster.servers)))
 
 
 def _keys(node: RedisServer) -> int:

@@ -1,14 +1,21 @@
-"""A server that is killed, stopped and started again at the same port."""
+"""A run with its samples, and a server that is killed, stopped and started again at the same port."""
 
+import argparse
 import asyncio
 import os
 import re
 import signal
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 
 from bench.processes import Server
 
+from .peers import World
 from .tally import Tally
+
+SAMPLES = 1200  # maximum number, at intervals of one second or more
 
 # The errors in a log, each with its traceback. Each line that begins a record begins with a time.
 COMPLAINTS = re.compile(r"^(?:\d\S+ )?((?:ERROR|CRITICAL|Traceback).*(?:\n(?!\d{4}-).*)*)", re.MULTILINE)
@@ -59,3 +66,46 @@ class RestartedServer:
         """End the process, if there is one, without any check."""
         if self.process is not None:
             self.process.__exit__()
+
+
+class Run:
+    """One run, with the command-line options and a directory for data and logs."""
+
+    world: World
+
+    def __init__(self, options: argparse.Namespace, where: Path) -> None:
+        self.duration_s, self.timeout_ms = options.minutes * 60, options.session_timeout_ms
+        self.grace_ms = self.timeout_ms // 5
+        self.where = where
+        self.samples: list[dict] = []
+        self.restarts: list[tuple[float, str]] = []
+        self.tally = Tally(0)
+
+    def now_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    async def sample(self) -> dict | None:
+        """Return what is judged, or None if there is no server now."""
+        raise NotImplementedError
+
+    async def live(self, outages: Awaitable[None], *peers: Coroutine) -> None:
+        """Let peers live while outages happen."""
+        self._began_s = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in (*peers, self.world.live(), self._record())]
+            await outages
+            for task in tasks:
+                task.cancel()
+
+    async def _record(self) -> None:
+        """Take samples regularly, and print new failures immediately."""
+        printed = 0
+        while True:
+            await asyncio.sleep(max(1.0, self.duration_s / SAMPLES))
+            self.world.forget()
+            if (sample := await self.sample()) is not None:
+                self.samples.append({"at_s": self.now_s()} | sample)
+            self.tally.latencies_s.clear()
+            for sentence in self.tally.wrong[printed:]:
+                print(f"{self.now_s():.0f} s: {sentence}", file=sys.stderr, flush=True)
+            printed = len(self.tally.wrong)

@@ -1,6 +1,7 @@
 """Whether the samples are level and all actions succeeded."""
 
 import statistics
+from collections import Counter
 
 # The limit for the last quarter of the long stretch: a factor of the second quarter, plus a constant. Memory varies
 # with LevelDB's write buffer, the disk with compactions. Latency also depends on the machine.
@@ -55,17 +56,23 @@ def judge(stretch: list[dict], done: dict[str, int], wrong: list[str], *, restar
         wrong: unexpected events, as sentences.
         restarted: whether the server was restarted.
     """
-    against = [f"{wrong.count(sentence)} times: {sentence}" for sentence in sorted(set(wrong))]
     if len(stretch) < 4:
-        return [*against, "the run was too short to say anything"]
+        return [*failures(wrong), "the run was too short to say anything"]
+    growing = []
     for name, (factor, more) in BOUNDS.items():
-        if name == "memory_mib" and not judges_memory(stretch):
-            continue
         second, last = quarters(stretch, name)
-        if last > factor * second + more:
-            against.append(f"{name} grows: {second:.1f} in the second quarter, {last:.1f} in the last")
+        if last > factor * second + more and (name != "memory_mib" or judges_memory(stretch)):
+            growing.append(f"{name} grows: {second:.1f} in the second quarter, {last:.1f} in the last")
     must_have = MUST_HAVE if restarted else MUST_HAVE - {"taken over"}
-    return against + [f"never: {name}" for name in sorted(must_have) if not done.get(name)]
+    return [*failures(wrong), *growing, *missing(must_have, done)]
+
+
+def failures(wrong: list[str]) -> list[str]:
+    return [f"{count} times: {sentence}" for sentence, count in sorted(Counter(wrong).items())]
+
+
+def missing(must_have: set[str], done: dict[str, int]) -> list[str]:
+    return [f"never: {name}" for name in sorted(must_have) if not done.get(name)]
 
 
 def warm(samples: list[dict]) -> list[dict]:
@@ -87,9 +94,9 @@ def judges_growth(samples: list[dict]) -> bool:
 
 def judge_cluster(samples: list[dict], done: dict[str, int], wrong: list[str]) -> list[str]:
     """Return the failures of a run with a cluster. The arguments are those of `judge`, with samples of all the run."""
-    against = [f"{wrong.count(sentence)} times: {sentence}" for sentence in sorted(set(wrong))]
+    growing = []
     for name, factor in GROWTH.items() if judges_growth(samples) else ():
         first, last = thirds(samples, name)
         if last > factor * first:
-            against.append(f"{name} grows: {first:.1f} in the first third, {last:.1f} in the last")
-    return against + [f"never: {name}" for name in sorted(CLUSTER_MUST_HAVE) if not done.get(name)]
+            growing.append(f"{name} grows: {first:.1f} in the first third, {last:.1f} in the last")
+    return [*failures(wrong), *growing, *missing(CLUSTER_MUST_HAVE, done)]
