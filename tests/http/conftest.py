@@ -6,7 +6,9 @@ import resource
 
 import pytest
 from support.http_fixtures import clients, service, start_service, transport  # noqa: F401
+from support.service import ORIGIN
 from support.tls_fixtures import pair, pairs, trusting  # noqa: F401
+from support.y_webrtc import RawClient
 
 
 @pytest.fixture
@@ -53,3 +55,22 @@ def uncollected():
     yield
     gc.enable()
     gc.collect()
+
+
+@pytest.fixture
+def open_raw(io_loop):
+    """A coroutine function that opens a client of another library's protocol at a path of a server."""
+    opened = []
+
+    async def opening(server, path, origin=ORIGIN, kind=RawClient, **options):
+        client = await kind(f"ws://127.0.0.1:{server.port}{path}", origin, **options).__aenter__()
+        opened.append(client)
+        return client
+
+    yield opening
+
+    async def close():
+        for client in opened:
+            client.socket.transport.abort()
+
+    io_loop.run_sync(close)

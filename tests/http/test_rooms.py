@@ -1,7 +1,6 @@
 """Rooms of RxDB, matchbox and Godot over raw WebSockets (docs/rxdb.md, docs/matchbox.md, docs/godot.md)."""
 
 import asyncio
-import contextlib
 import gc
 import json
 from types import SimpleNamespace
@@ -26,9 +25,6 @@ QUIET_S = 0.05  # in which nothing may come
 class Client(RawClient):
     """A client whose silence is checked."""
 
-    def __init__(self, service, path, origin=ORIGIN):
-        super().__init__(f"ws://127.0.0.1:{service.port}{path}", origin)
-
     async def expect(self, *messages):
         for message in messages:
             assert await self.receive() == message
@@ -46,15 +42,13 @@ class Client(RawClient):
 
 
 @pytest.fixture
-def opened(io_loop, service):
+def opened(open_raw, service):
     """A function that opens a client at a path."""
-    stack = contextlib.AsyncExitStack()
 
-    async def open_client(path, origin=ORIGIN):
-        return await stack.enter_async_context(Client(service, path, origin))
+    def open_client(path, origin=ORIGIN):
+        return open_raw(service, path, origin, kind=Client)
 
-    yield open_client
-    io_loop.run_sync(stack.aclose)
+    return open_client
 
 
 # RxDB
@@ -163,11 +157,7 @@ async def test_a_flood_of_changes_in_a_large_room_is_bounded_and_all_know_how_it
         (1, "unknown type of message"),
         *(
             ({"type": "join", "room": name}, "the name of a room has 6 to 99 characters")
-            for name in (5 * "x", 100 * "x")
-        ),
-        *(
-            ({"type": "join", "room": name}, "the name of a room has 6 to 99 characters")
-            for name in (None, [], "\ud83c" * 6)
+            for name in (5 * "x", 100 * "x", None, [], "\ud83c" * 6)
         ),
         (signal("somebody else", "x"), "spoofed sender"),
     ],

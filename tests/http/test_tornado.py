@@ -37,13 +37,13 @@ async def exchange(port, raw, method):
 
 
 @pytest.fixture
-def serve_on_own(io_loop):
-    """A coroutine function that serves an application with the transport, and returns the port."""
+def serve(io_loop):
+    """A coroutine function that serves an application with a transport, and returns the port."""
     stack = contextlib.AsyncExitStack()
 
-    async def start(application, refusal=lambda status, headers: (httputil.HTTPHeaders(), b"")):
+    async def start(application, refusal=lambda status, headers: (httputil.HTTPHeaders(), b""), kind="own"):
         listening = bind_sockets(0, "127.0.0.1")
-        await stack.enter_async_context(TRANSPORTS["own"](application, listening, refusal))
+        await stack.enter_async_context(TRANSPORTS[kind](application, listening, refusal))
         return listening[0].getsockname()[1]
 
     yield start
@@ -63,9 +63,9 @@ def app(ours):
 
 
 @pytest.fixture
-def serve_ours(ours, serve_on_own, io_loop):
+def serve_ours(ours, serve, io_loop):
     """The port of the transport that serves it."""
-    return io_loop.run_sync(lambda: serve_on_own(ours, make_error_responder(ours.service.log)))
+    return io_loop.run_sync(lambda: serve(ours, make_error_responder(ours.service.log)))
 
 
 class SlowUpload:
@@ -92,16 +92,8 @@ class SlowUpload:
         self.write(f"{self.size} {ordered}")
 
 
-async def transports(application):
-    """Yield the port of an application on each server."""
-    for kind in TRANSPORTS:
-        listening = bind_sockets(0, "127.0.0.1")
-        async with TRANSPORTS[kind](application, listening, lambda status, headers: (httputil.HTTPHeaders(), b"")):
-            yield listening[0].getsockname()[1]
-
-
 @pytest.mark.parametrize("base", [web.RequestHandler, Handler])
-async def test_the_body_waits_for_prepare_and_for_each_piece(base, start_service):
+async def test_the_body_waits_for_prepare_and_for_each_piece(base, start_service, serve):
     upload = web.stream_request_body(type("Upload", (SlowUpload, base), {"methods": ("PUT",)}))
     application = web.Application([("/", upload)])
     if base is Handler:
@@ -112,7 +104,7 @@ async def test_the_body_waits_for_prepare_and_for_each_piece(base, start_service
     chunked = head("PUT", "/", with_origin(ORIGIN, [("Transfer-Encoding", "chunked")]))
     chunked += b"3e8\r\n%b\r\n" % (b"x" * 1000) * 20 + b"0\r\n\r\n"
     empty = head("PUT", "/", with_origin(ORIGIN, [("Content-Length", "0")]))
-    async for port in transports(application):
+    for port in [await serve(application, kind=kind) for kind in TRANSPORTS]:
         assert (await exchange(port, sized, "PUT"))[2] == b"200000 True"
         assert (await exchange(port, empty, "PUT"))[2] == b"0 True"
         async with asyncio.timeout(BOUND_S), connected(port) as connection:
@@ -121,7 +113,7 @@ async def test_the_body_waits_for_prepare_and_for_each_piece(base, start_service
         assert [response.body for response in received] == [b"20000 True", b"200000 True", b"0 True"]
 
 
-async def test_nothing_is_read_while_a_piece_of_the_body_is_processed():
+async def test_nothing_is_read_while_a_piece_of_the_body_is_processed(serve):
     unread = []
 
     @web.stream_request_body
@@ -136,7 +128,7 @@ async def test_nothing_is_read_while_a_piece_of_the_body_is_processed():
             self.write("done")
 
     size = 32 << 20
-    async for port in transports(web.Application([("/", Upload)])):
+    for port in [await serve(web.Application([("/", Upload)]), kind=kind) for kind in TRANSPORTS]:
         unread.clear()
         async with asyncio.timeout(BOUND_S), connected(port) as connection:
             raw = head("PUT", "/", with_origin(ORIGIN, [("Content-Length", str(size))]))
@@ -145,7 +137,7 @@ async def test_nothing_is_read_while_a_piece_of_the_body_is_processed():
         assert unread[0] > size // 2
 
 
-async def test_an_error_in_a_piece_of_the_body_closes_the_connection(caplog):
+async def test_an_error_in_a_piece_of_the_body_closes_the_connection(serve, caplog):
     @web.stream_request_body
     class Upload(web.RequestHandler):
         async def data_received(self, chunk):
@@ -157,7 +149,7 @@ async def test_an_error_in_a_piece_of_the_body_closes_the_connection(caplog):
 
     raw = head("PUT", "/", with_origin(ORIGIN, [("Content-Length", "5")])) + b"hello"
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context["exception"]))
-    async for port in transports(web.Application([("/", Upload)])):
+    for port in [await serve(web.Application([("/", Upload)]), kind=kind) for kind in TRANSPORTS]:
         failed = []
         async with asyncio.timeout(BOUND_S), connected(port) as connection:
             await connection.send(raw)
@@ -173,7 +165,7 @@ def upload_of(size, headers=()):
 CHUNKED = [("Transfer-Encoding", "chunked")]
 
 
-async def test_the_body_is_limited_as_by_a_stock_server(serve_on_own, monkeypatch):
+async def test_the_body_is_limited_as_by_a_stock_server(serve, monkeypatch):
     class Buffered(web.RequestHandler):
         def put(self):
             self.write(str(len(self.request.body)))
@@ -206,16 +198,16 @@ async def test_the_body_is_limited_as_by_a_stock_server(serve_on_own, monkeypatc
         (Streamed, head("PUT", "/", with_origin(ORIGIN, CHUNKED)) + chunks, [200]),
         (Streamed, upload_of(10, [("X-Seconds", "0.1")]) + b"hello", [408]),
     ]:
-        port = await serve_on_own(web.Application([("/", handler)]))
+        port = await serve(web.Application([("/", handler)]))
         async with asyncio.timeout(BOUND_S), connected(port) as connection:
             await connection.send(raw)
             assert [(await connection.receive("PUT")).status for _ in statuses] == statuses, raw
     monkeypatch.setattr(HTTPStream, "_max_body_bytes", 9)
-    port = await serve_on_own(web.Application([("/", Buffered)]))
+    port = await serve(web.Application([("/", Buffered)]))
     assert (await exchange(port, head("PUT", "/", with_origin(ORIGIN, CHUNKED)) + chunks, "PUT"))[0] == 413
 
 
-async def test_an_invalid_length_of_a_handler_is_not_sent(serve_on_own, caplog):
+async def test_an_invalid_length_of_a_handler_is_not_sent(serve, caplog):
     for length in ("+3", "3_0", "x", "-1", "", "\xb2"):
 
         class Invalid(web.RequestHandler):
@@ -225,33 +217,32 @@ async def test_an_invalid_length_of_a_handler_is_not_sent(serve_on_own, caplog):
 
             head = get
 
-        port = await serve_on_own(web.Application([("/", Invalid)]))
+        port = await serve(web.Application([("/", Invalid)]))
         for method in ("GET", "HEAD"):
             assert await exchange_or_end(port, request(method, "/")) is None
         assert f"invalid Content-Length: {length!r}" in caplog.text
         caplog.clear()
 
 
-async def test_websockets_are_refused_where_the_server_cannot_serve_them(serve_on_own, start_service, caplog):
+async def test_websockets_are_refused_where_the_server_cannot_serve_them(serve, start_service, caplog):
     handshake = head("GET", "/ws", with_origin(ORIGIN, HANDSHAKE))
 
     class Tornados(websocket.WebSocketHandler):
         def check_origin(self, origin):
             return True
 
-    port = await serve_on_own(web.Application([("/ws", Tornados)]))
+    port = await serve(web.Application([("/ws", Tornados)]))
     assert (await exchange_or_end(port, handshake)).status == 501
     assert "tornado_signal.transport does not serve tornado.websocket" in caplog.text
     caplog.clear()
-    application = (await start_service()).application
-    async with TRANSPORTS["tornado"](application, listening := bind_sockets(0, "127.0.0.1"), None):
-        response = await exchange_or_end(listening[0].getsockname()[1], handshake)
+    port = await serve((await start_service()).application, None, "tornado")
+    response = await exchange_or_end(port, handshake)
     assert (response.status, response.json) == (501, {"error": "Not implemented"})
     assert "WebSockets need the server of tornado_signal.transport" in caplog.text
     caplog.clear()
 
 
-async def test_a_client_that_leaves_during_prepare_ends_the_body(start_service):
+async def test_a_client_that_leaves_during_prepare_ends_the_body(serve):
     # A stock server notices it only after `prepare`.
     ended, entered = asyncio.Event(), asyncio.Event()
 
@@ -270,13 +261,8 @@ async def test_a_client_that_leaves_during_prepare_ends_the_body(start_service):
 
         put = data_received
 
-    listening = bind_sockets(0, "127.0.0.1")
-    refusal = make_error_responder((await start_service()).shared.log)
-    async with (
-        TRANSPORTS["own"](web.Application([("/", Upload)]), listening, refusal),
-        asyncio.timeout(BOUND_S),
-        connected(listening[0].getsockname()[1]) as connection,
-    ):
+    port = await serve(web.Application([("/", Upload)]))
+    async with asyncio.timeout(BOUND_S), connected(port) as connection:
         await connection.send(head("PUT", "/", with_origin(ORIGIN, [("Content-Length", "5")])))
         await entered.wait()
         connection.writer.transport.abort()

@@ -4,7 +4,6 @@ import ipaddress
 
 import pytest
 from support.rpc import until
-from support.service import ORIGIN
 from support.y_webrtc import RawClient
 
 BOUND_S = 30
@@ -28,22 +27,13 @@ class Tracker(RawClient):
 
 
 @pytest.fixture
-def tracker(io_loop):
+def tracker(open_raw):
     """A coroutine function that opens a connection."""
-    opened = []
 
-    async def opening(service, origin=ORIGIN, path="/tracker", **options):
-        client = await Tracker(f"ws://127.0.0.1:{service.port}{path}", origin, **options).__aenter__()
-        opened.append(client)
-        return client
+    def open_client(service, path="/tracker", **options):
+        return open_raw(service, path, kind=Tracker, **options)
 
-    yield opening
-
-    async def close():
-        for client in opened:
-            client.socket.transport.abort()
-
-    io_loop.run_sync(close)
+    return open_client
 
 
 def peer(letter):
@@ -100,12 +90,14 @@ async def test_offers_reach_different_peers_and_never_their_sender(service, trac
         await client.nothing()
 
 
-async def test_surplus_offers_are_dropped(service, tracker):
+async def test_surplus_offers_are_dropped_and_unusual_ones_forwarded(service, tracker):
     one, other = await tracker(service), await tracker(service)
     await one.ask(announce("a"))
     await other.ask(announce("b", offers=offers(*range(10))))
     assert (await one.next())["offer"] == SDP
     await one.nothing()
+    await other.ask(announce("b", offers=[{"fake_offer": "fake"}]))
+    assert await one.next() == {"action": "announce", "peer_id": peer("b"), "info_hash": HASH}
 
 
 async def test_answer_reaches_its_peer_only(service, tracker):
@@ -117,13 +109,6 @@ async def test_answer_reaches_its_peer_only(service, tracker):
     await other.send(announce("b", **answer, to_peer_id=peer("c")))
     await other.nothing()
     assert await counts(one) == (0, 2)
-
-
-async def test_offers_without_the_usual_fields_are_forwarded(service, tracker):
-    one, other = await tracker(service), await tracker(service)
-    await one.ask(announce("a"))
-    await other.ask(announce("b", offers=[{"fake_offer": "fake"}]))
-    assert await one.next() == {"action": "announce", "peer_id": peer("b"), "info_hash": HASH}
 
 
 async def test_events_and_counts(service, tracker):
@@ -174,21 +159,16 @@ async def test_scrape_returns_the_named_swarms(service, tracker):
         assert await client.ask(message) == {"action": "scrape", "files": files, "flags": flags}
 
 
-async def test_closed_connection_leaves_all_its_swarms(service, tracker):
-    one, other = await tracker(service), await tracker(service)
+async def test_closed_connection_leaves_all_its_swarms_unless_a_peer_is_announced_elsewhere(service, tracker):
+    old, new, other = [await tracker(service) for _ in range(3)]
     hashes = [f"{number:020}" for number in range(3)]
     for info_hash in hashes:
-        await one.ask(announce("a") | {"info_hash": info_hash})
-    one.socket.transport.abort()
-    for info_hash in hashes:
-        await until_counts(other, 0, 0, info_hash=info_hash)
-
-
-async def test_peer_belongs_to_the_connection_that_announced_it_last(service, tracker):
-    old, new, other = [await tracker(service) for _ in range(3)]
+        await old.ask(announce("a") | {"info_hash": info_hash})
     await old.ask(announce("a"))
     assert await new.ask(announce("a")) == response(0, 1)
     old.socket.transport.abort()
+    for info_hash in hashes:
+        await until_counts(other, 0, 0, info_hash=info_hash)
     await other.ask(announce("b", offers=offers(1)))
     assert (await new.next())["offer"] == SDP
     assert await counts(other) == (0, 2)

@@ -171,25 +171,23 @@ def test_missing_or_invalid_origin_is_not_echoed(echo_server, value):
     assert "access-control-allow-origin" not in response.headers
 
 
-@pytest.mark.parametrize("raw", [b"nonsense\r\n", b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: gzip\r\n\r\n"])
-def test_error_response_arrives_while_the_client_sends(echo_server, raw):
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"nonsense\r\n", 400),
+        (b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: gzip\r\n\r\n", 501),
+        (b"GET / HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n" + b"x" * 300_000, 200),
+    ],
+    ids=["error", "coding", "data after the last request"],
+)
+def test_last_response_arrives_while_the_client_sends(echo_server, raw, status):
     with echo_server.connect() as client:
         client.sendall(raw)
         for _ in range(50):
             client.sendall(b"x" * 20_000)
             time.sleep(0.001)
         (response,) = answers(client.recv(1 << 20))
-    assert response.whole
-    assert "error" in response.json
-
-
-def test_data_after_the_last_request_does_not_destroy_its_response(echo_server):
-    with echo_server.connect() as client:
-        client.sendall(b"GET / HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n" + b"x" * 300_000)
-        time.sleep(0.1)
-        client.sendall(b"x" * 300_000)
-        (response,) = answers(client.recv(1 << 20))
-    assert (response.status, response.whole) == (200, True)
+    assert (response.status, response.whole) == (status, True)
 
 
 @pytest.mark.parametrize("expect", [b"", b"Expect: 100-continue\r\n"])
@@ -214,25 +212,18 @@ def test_413_arrives_completely_while_the_body_is_sent(api_server, framing):
 
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 5", b"Transfer-Encoding: chunked"])
-def test_100_continue_is_sent_if_expected(echo_server, framing):
+@pytest.mark.parametrize("earlier", [0, 1])
+def test_100_continue_is_sent_if_expected_after_earlier_responses(echo_server, earlier, framing):
     with echo_server.connect() as client:
+        client.sendall((b"GET /1 HTTP/1.1\r\n" + HOST + b"\r\n") * earlier)
         client.sendall(b"POST / HTTP/1.1\r\n" + HOST + CLOSE + b"Expect: 100-continue\r\n" + framing + b"\r\n\r\n")
-        assert client.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        client.sendall(b"hello" if b"Length" in framing else b"5\r\nhello\r\n0\r\n\r\n")
-        (response,) = answers(read_all(client))
-    assert response.json["body"] == "hello"
-
-
-def test_100_continue_is_sent_after_earlier_responses(echo_server):
-    with echo_server.connect() as client:
-        client.sendall(b"GET /1 HTTP/1.1\r\n" + HOST + b"\r\n")
-        client.sendall(b"POST /2 HTTP/1.1\r\n" + HOST + CLOSE + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n")
         received = b""
-        while not received.endswith(b"100 Continue\r\n\r\n"):
+        while not received.endswith(b"HTTP/1.1 100 Continue\r\n\r\n"):
             received += client.recv(1000)
-        client.sendall(b"hello")
-        statuses = [response.status for response in answers(received + read_all(client))]
-    assert statuses == [200, 100, 200]
+        client.sendall(b"hello" if b"Length" in framing else b"5\r\nhello\r\n0\r\n\r\n")
+        responses = answers(received + read_all(client))
+    assert [response.status for response in responses] == [*[200] * earlier, 100, 200]
+    assert responses[-1].json["body"] == "hello"
 
 
 @pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
