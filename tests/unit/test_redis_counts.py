@@ -1,16 +1,21 @@
-"""Counts of an origin on Redis: partitions of topics, and how often the other partitions are read."""
+"""The store on Redis: counts of partitions, scripts that match Python, and replicas that a write waits for."""
 
 import asyncio
+import itertools
 import random
+import re
 import tracemalloc
 
 import pytest
 from redis.crc import key_slot as redis_slot
 
+from tornado_signal.redis.nodes import Acknowledgement, Pipeline
 from tornado_signal.redis.slots import key_slot
+from tornado_signal.session import MIN_HELD_MS, Reason
 from tornado_signal.stores.quotas import Quotas
+from tornado_signal.stores.redis import permissions, scripts
 from tornado_signal.stores.redis.counts import Counts
-from tornado_signal.stores.redis.partitions import MAX_PARTITIONS, Partitions
+from tornado_signal.stores.redis.partitions import KEY_NAMES, MAX_PARTITIONS, Partitions
 
 PARTITIONS = Partitions("test:", 4)
 
@@ -87,3 +92,121 @@ async def test_other_partitions_are_read_more_often_near_the_quota(monkeypatch):
     await counts.note("o", first, 5)
     assert len(reads) == 4
     await counts.close()
+
+
+@pytest.mark.parametrize("name", scripts.SCRIPTS)
+def test_scripts_name_their_arguments(name):
+    text = scripts.SCRIPTS[name].text.decode()
+    declared = next(line for line in text.splitlines() if "ARGV[1]" in line)
+    body = text.partition(declared)[2]
+    assert "ARGV[" not in re.sub(r"ARGV\[at( \+ 1)?\]", "", body)
+    assert f"local {', '.join(KEY_NAMES)} = unpack(KEYS)\n" in text
+
+
+def test_arguments_are_named_in_order_and_numbers_are_converted():
+    text = scripts.SCRIPTS["withdraw"].text.decode()
+    line = "local code, side, secret_hash, token, removals_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])\n"
+    assert line in text
+    call = scripts.call("withdraw", removals_ms=5, token=b"t", secret_hash=b"", side=b"o", code=b"c")
+    assert call == (scripts.SCRIPTS["withdraw"], (b"c", b"o", b"", b"t", 5))
+
+
+def test_constants_match_those_in_python():
+    constants, values = scripts.SCRIPTS["create"].text.decode().splitlines()[0].removeprefix("local ").split(" = ")
+    definitions = dict(zip(constants.split(", "), values.split(", "), strict=True))
+    assert (definitions["MIN_HELD_MS"], definitions["EXPIRED"]) == (str(MIN_HELD_MS), str(Reason.EXPIRED.value))
+    assert "CHUNK" not in definitions
+
+
+def test_permission_is_checked_for_each_command_of_the_scripts_and_of_the_server():
+    package = scripts.FOLDER.parents[2]
+    scripted = {
+        name
+        for path in package.rglob("*.lua")
+        for name in re.findall(r"\bredis\.p?call\s*\(?\s*['\"](\w+)", path.read_text())
+    }
+    sources = [path for folder in ("redis", "stores/redis", "relay") for path in package.glob(f"{folder}/*.py")]
+    served = {
+        name
+        for path in sources
+        if path.name not in ("check.py", "permissions.py")  # of commands that only read
+        for name in re.findall(r'\(b"([A-Z]{3,})"', path.read_text())
+    }
+    assert {"HSTRLEN", "ZLEXCOUNT"} <= scripted
+    assert {"HSETNX", "SSUBSCRIBE", "ZREMRANGEBYSCORE"} <= served
+    checked = {*permissions.WITH_KEY, *(command[0].decode() for command in permissions.WITHOUT_KEY)}
+    # These are used only if allowed, in a cluster, with Sentinels, or for the durability, which has its own check.
+    optional = {"CONFIG", "CLUSTER", "ASKING", "SENTINEL", "AUTH", "MIGRATE", "WAIT", "WAITAOF"}
+    assert scripted | served <= checked | optional
+    assert checked <= scripted | served | {"SCRIPT"}
+
+
+@pytest.mark.parametrize("names", [{"code"}, {"code", "lease", "removals_ms", "side"}, {"code", "lease", "token"}])
+def test_call_with_other_arguments_is_refused(names):
+    with pytest.raises(TypeError, match="arguments of renew are code, lease, removals_ms"):
+        scripts.call("renew", **dict.fromkeys(names, 1))
+
+
+LAG_S = 24
+
+
+class Primary:
+    """A primary with a connection to it. `rounds` are the states of its replicas before and after each WAIT."""
+
+    timeout_s = 2 * LAG_S
+
+    def __init__(self, rounds, clock):
+        self.rounds, self.clock, self.awaited = itertools.chain(rounds, itertools.repeat(rounds[-1])), clock, []
+
+    async def connect(self, address, on_reply, on_lost):
+        self.on_reply = on_reply
+        return self
+
+    def send(self, commands):
+        state, after = next(self.rounds)
+        for command in commands:
+            reply = b"OK"
+            if command[0] == b"WAIT":
+                self.awaited.append(command[1])
+                state = after
+                reply = state.count(b"online,offset=9")
+                self.clock[0] += 1
+            elif command[0] == b"INFO":
+                reply = b"role:master\r\nmaster_replid:5\r\n" + state
+            asyncio.get_running_loop().call_soon(self.on_reply, reply)
+
+    def close(self, *, discard):
+        pass
+
+
+HAS = b"slave0:ip=h,port=1,state=online,offset=9,lag=0\r\n"
+LACKS = b"slave1:ip=h,port=2,state=online,offset=1,lag=%d\r\n"
+COPIES = b"slave1:ip=h,port=2,state=wait_bgsave,offset=0,lag=0\r\n"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "awaited"),
+    [
+        ([(HAS, HAS)], [1]),
+        ([(HAS, HAS + LACKS % 1), (HAS, HAS + HAS)], [1, 2]),  # appears during the wait
+        ([(HAS + LACKS % LAG_S, HAS + LACKS % (LAG_S + 1)), (HAS, HAS + HAS)], [1, 2]),  # was not silent for too long
+        ([(HAS, HAS + LACKS % (LAG_S + 2))], [1]),
+        ([(HAS + COPIES, HAS + COPIES), (HAS, HAS + HAS)], [1, 2]),
+        # Not for longer after a failover.
+        ([(HAS, HAS + COPIES)] * (LAG_S + 1), [1] + [2] * LAG_S + [1]),
+        # Its node may serve no more: that shows when the write is repeated.
+        ([(HAS, HAS + LACKS % 0), (HAS, HAS)], [1, 2, 1]),
+    ],
+    ids=["alone", "appears", "silent since", "silent before", "copies", "copies for long", "leaves"],
+)
+async def test_replicas_that_can_win_an_election_are_awaited(rounds, awaited, monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock[0])
+    primary = Primary(rounds, clock)
+    lane = Pipeline(("h", 1), primary, Acknowledgement(lag_s=LAG_S))
+    replies = [await lane.submit((b"SET", b"key", b"value"))]
+    if replies[0] != b"OK":
+        replies.append(await lane.submit((b"SET", b"key", b"value")))
+    assert replies[-1] == b"OK"
+    assert primary.awaited == awaited
+    lane.disconnect()
