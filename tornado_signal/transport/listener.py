@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import random
+import select
 import socket
 from collections.abc import Callable, Iterable
 from operator import methodcaller
@@ -30,7 +31,6 @@ ACCEPTED_S: Final = 0.1  # time for accepted sockets to become connections; a fe
 HANDSHAKE_S: Final = 1.0  # the same, over TLS
 ACCEPT_STEP: Final = 64  # TLS connections accepted per event-loop iteration
 BURST_STEP: Final = 16  # others, in addition to the one that the event loop accepts
-BURST_S: Final = 0.1  # between two connections of a burst: longer than an iteration of a busy event loop
 DEADLINES_STEP: Final = 50  # expired deadlines handled per event-loop iteration
 CLOSE_STEP: Final = 100  # connections closed per event-loop iteration, if they are idle
 IDLE_SEARCHED: Final = (
@@ -61,7 +61,7 @@ class Server:
         self._paused: list[socket.socket] = []  # those of a server that leaves connections to other processes
         self._listeners: list[asyncio.Server] = []
         self._tls_sockets: list[socket.socket] = []
-        self._accept_failed_s = self._accepted_s = -math.inf
+        self._accept_failed_s = -math.inf
         self._handshakes: set[asyncio.Task[None]] = set()
         self._plain_http = HourlyWarnings()
 
@@ -88,7 +88,9 @@ class Server:
             if listening.family != socket.AF_UNIX:
                 prepare(listening)
             if self.state.tls is None:
-                make = functools.partial(self._make_connection, listening)
+                queue = select.poll()
+                queue.register(listening, select.POLLIN)
+                make = functools.partial(self._make_connection, listening, queue)
                 self._listeners.append(await self._loop.create_server(make, sock=listening, backlog=BACKLOG))
             else:
                 listening.listen(BACKLOG)
@@ -191,14 +193,13 @@ class Server:
         if connection.idle and not connection.readable:
             connection.close()
 
-    def _make_connection(self, listening: socket.socket) -> Connection:
-        """Return the protocol of a connection that the event loop has accepted, and accept others of a burst.
+    def _make_connection(self, listening: socket.socket, queue: select.poll) -> Connection:
+        """Return the protocol of a connection that the event loop has accepted, and accept others that wait.
 
         uvloop accepts one per iteration. The last of a burst would wait for as many iterations, with all their work.
         """
-        before_s, self._accepted_s = self._accepted_s, self._loop.time()
-        # Most connections come alone. To find that no other one waits is a twentieth of the cost of a connection.
-        if self._accepted_s - before_s < BURST_S and (others := self._accept_some(listening, BURST_STEP)):
+        # Most connections come alone. An attempt to accept another one would fail with an exception, which costs more.
+        if queue.poll(0) and (others := self._accept_some(listening, BURST_STEP)):
             self._loop.call_soon(self._loop.call_soon, self._admit, others)  # after this one, in their order
         return Connection(self.state)
 

@@ -3,7 +3,7 @@
 import http
 import re
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import httptools
 from tornado import httputil
@@ -60,9 +60,12 @@ class RequestParser:
         "progressed",
     )
 
+    # llhttp's parser would look for them, and an error for each costs as much as a callback.
+    on_header = on_status = on_chunk_header = on_chunk_complete = None
+
     def __init__(self, sink: RequestSink) -> None:
         self._sink = sink
-        self._parser = self._make_parser()
+        self._parser: Any = None  # llhttp's, made when it is needed
         self._framing = b""  # the framing of a declined upgrade, for the parser that replaces llhttp's
         self._silent_bytes = 0  # input since llhttp last reported something
         self._target = b""
@@ -85,7 +88,7 @@ class RequestParser:
             return None
         head, end, _ = self._read[self._begin_at :].lstrip(b"\r\n").partition(b"\r\n\r\n")
         _, *lines = head.split(b"\r\n")
-        return Headers(split_fields(line for line in (lines if end else lines[:-1]) if _FIELD.fullmatch(line)))
+        return Headers(split_fields([line for line in (lines if end else lines[:-1]) if _FIELD.fullmatch(line)]))
 
     def feed(self, piece: bytes) -> int:
         """Parse at most PIECE_BYTES. Return the number of consumed bytes: the caller feeds the rest again.
@@ -113,8 +116,9 @@ class RequestParser:
             if self._method_cut:
                 given = self._replace_method()
             while True:
+                parser = self._parser = self._parser or self._make_parser()
                 try:
-                    self._parser.feed_data(given)
+                    parser.feed_data(given)
                     break
                 except httptools.HttpParserInvalidMethodError:
                     given = self._replace_method()
@@ -151,7 +155,7 @@ class RequestParser:
         method = _METHOD.match(read)
         if method is None or self._after_chunked:  # in the same input, it is not known where the request begins
             raise BadRequest(http.HTTPStatus.BAD_REQUEST)
-        self._parser = self._make_parser()
+        self._parser = None
         self._method_cut = method.end() == len(read)
         if self._method_cut:
             return b""
@@ -162,8 +166,9 @@ class RequestParser:
     def _decline_upgrade(self) -> None:
         # For llhttp all that follows is another protocol's. Here it is the body, if there is one, and the next
         # request: a parser that has seen a head with the same framing, but no upgrade, takes them for that.
-        self._parser = self._make_parser()
+        self._parser = None
         if self._framing:
+            self._parser = self._make_parser()
             self._parser.feed_data(self._framing)
 
     # From llhttp

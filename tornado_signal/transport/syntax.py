@@ -4,6 +4,7 @@ import http
 import re
 import weakref
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Final, TypeVar
 
 from tornado import httputil
@@ -15,13 +16,11 @@ MAX_HEADERS: Final = 128  # each takes much more memory than bytes on the wire; 
 MAX_CACHED_BYTES: Final = 4096  # of a head; a longer one is parsed for each request
 CACHED_HEADS: Final = 256  # clients repeat them
 CACHED_LINES: Final = 256  # the request lines before them
-CACHED_FIELDS: Final = 1024  # of other heads; behind a proxy many of them differ only in the client's address
-MAX_CACHED_FIELD_BYTES: Final = 256  # also of a request line
-# Fields that are not kept for longer than their request: others could read them in the memory of this process.
-CREDENTIALS: Final = (AUTHORIZATION, b"proxy-authorization", b"cookie")
-NEVER_REPEATED: Final = (*CREDENTIALS, b"sec-websocket-key")
-# Nor are heads with these: more than their Content-Length says what follows. (llhttp reads Proxy-Connection as well.)
-NOT_KEPT: Final = (*CREDENTIALS[1:], b"transfer-encoding", b"expect", b"upgrade", b"proxy-connection")
+MAX_CACHED_LINE_BYTES: Final = 256
+# Heads with these are not kept for longer than their request. Others could read credentials in the memory of this
+# process. With the rest, more than their Content-Length says what follows. (llhttp reads Proxy-Connection as well.)
+_CREDENTIALS: Final = (b"proxy-authorization", b"cookie")
+NOT_KEPT: Final = (*_CREDENTIALS, b"transfer-encoding", b"expect", b"upgrade", b"proxy-connection")
 KEPT_ALIVE: Final = b"keep-alive"
 _VERSION: Final = re.compile(rb"HTTP/[0-9]\.[0-9]")
 _LATER_VERSION: Final = re.compile(r"HTTP/1\.[2-9]")  # has the syntax of 1.1 (RFC 9110, 2.5)
@@ -30,12 +29,12 @@ _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
 _HOST: Final = re.compile(rb"(?:([A-Za-z0-9._~!$&'()*+;=-]|%[0-9A-Fa-f]{2})*|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")
 _LENGTH: Final = re.compile(rb"[0-9]{1,20}")  # larger than any body; Python refuses to parse thousands of digits
 _BEARER: Final = re.compile(rb"Bearer [A-Za-z0-9._~+/=-]+")
-_BEFORE_LENGTH: Final = b"\r\nContent-Length: "
-_BEFORE_TOKEN: Final = b"\r\nAuthorization: "
-_TOKEN: Final = re.compile(rb"%b(%b)(?=\r|\Z)" % (_BEFORE_TOKEN, _BEARER.pattern))
-# The values that differ between requests which share everything else.
-_VARYING: Final = re.compile(rb"%b(%b)(?=\r|\Z)|%b" % (_BEFORE_LENGTH, _LENGTH.pattern, _TOKEN.pattern))
-_CHECKS: Final = ((LENGTH, 20, bytes.isdigit), (AUTHORIZATION, MAX_CACHED_BYTES, _BEARER.fullmatch))
+# The values that differ between requests which share everything else: what precedes them, and their names.
+_VARYING: Final = ((b"\r\nContent-Length: ", LENGTH), (b"\r\nAuthorization: ", AUTHORIZATION))
+_CHECKS: Final[dict[bytes, tuple[int, Callable[[bytes], object]]]] = {
+    LENGTH: (20, bytes.isdigit),
+    AUTHORIZATION: (MAX_CACHED_BYTES, _BEARER.fullmatch),
+}
 _VERSION_LINE: Final = b" HTTP/1.1\r\n"
 _HEAD_END: Final = b"\r\n\r\n"
 
@@ -71,19 +70,9 @@ def check_target(method: bytes, target: bytes) -> tuple[str, bytes]:
     return target.decode("latin-1"), host
 
 
-def split_fields(lines: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
-    """Return names in lower case and values of header lines. Raise BadRequest for a folded line."""
-    return [_fields.get(line) or _split_field(line) for line in lines]
-
-
-def _split_field(line: bytes) -> tuple[bytes, bytes]:
-    if line.startswith((b" ", b"\t")) or b"\n" in line:
-        raise BadRequest(http.HTTPStatus.BAD_REQUEST)
-    name, _, value = line.partition(b":")
-    field = name.lower(), value.strip(b" \t")
-    if len(line) <= MAX_CACHED_FIELD_BYTES and field[0] not in NEVER_REPEATED:
-        keep(_fields, line, field, CACHED_FIELDS)
-    return field
+def split_fields(lines: list[bytes]) -> list[tuple[bytes, bytes]]:
+    """Return names in lower case and values of header lines."""
+    return [(name.lower(), value.strip(b" \t")) for name, _, value in map(bytes.partition, lines, repeat(b":"))]
 
 
 def parse_head(head: bytes) -> tuple[str, Headers]:
@@ -92,18 +81,20 @@ def parse_head(head: bytes) -> tuple[str, Headers]:
     Return the version, such as `HTTP/1.1`, and the headers, which repeated heads share. Raise BadRequest with the
     fitting status if there are too many headers, or one is ambiguous.
     """
-    key = _cache_key(head)
+    varying = _find_varying(head)
+    key = _cache_key(head, varying)
     if (known := _heads.get(key)) is not None and (found := known.match(head + _HEAD_END, 0)) is not None:
         return HTTP_1_1, found[0]
     first, *lines = head.split(b"\r\n")
     if len(lines) > MAX_HEADERS:
         raise BadRequest(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-    if not _VERSION.fullmatch(first):
+    folded = b"\n " in head or b"\n\t" in head or head.count(b"\n") > len(lines)
+    if folded or not _VERSION.fullmatch(first):
         raise BadRequest(http.HTTPStatus.BAD_REQUEST)  # such as RTSP
     version, headers = _LATER_VERSION.sub(HTTP_1_1, first.decode()), Headers(split_fields(lines))
     check_headers(headers, version)
     if len(head) <= MAX_CACHED_BYTES and first.decode() == HTTP_1_1:
-        keep_head(key, head, headers)
+        keep_head(key, head, headers, varying)
     return version, headers
 
 
@@ -112,16 +103,15 @@ class KnownHead:
 
     __slots__ = ("__weakref__", "_end", "_values", "headers", "reference")
 
-    def __init__(self, head: bytes, headers: Headers) -> None:
+    def __init__(self, head: bytes, headers: Headers, varying: "Varying") -> None:
         self.headers = headers  # without the token
         self.reference = weakref.ref(self)  # for connections, which keep no head that the cache has dropped
         # For each value: what precedes it, its name, its maximum length and the check of its syntax.
         self._values: list[tuple[bytes, bytes, int, Callable[[bytes], object]]] = []
         at = 0
-        for value in _VARYING.finditer(head):
-            number = value.lastindex or 1
-            self._values.append((head[at : value.start(number)], *_CHECKS[number - 1]))
-            at = value.end(number)
+        for begin, end, name in varying:
+            self._values.append((head[at:begin], name, *_CHECKS[name]))
+            at = end
         self._end = head[at:] + _HEAD_END
 
     def match(self, data: bytes, at: int) -> tuple[Headers, int] | None:
@@ -141,35 +131,49 @@ class KnownHead:
         return self.headers.with_values(values) if self._values else self.headers, end
 
 
-def keep_head(key: bytes, head: bytes, headers: Headers) -> None:
+def keep_head(key: bytes, head: bytes, headers: Headers, varying: "Varying") -> None:
     """Have `find_request` know a head, if its connection stays open and only its Content-Length says what follows."""
     sent = headers.sent
     if not sent.keys().isdisjoint(NOT_KEPT) or sent.get(b"connection", KEPT_ALIVE).lower() != KEPT_ALIVE:
+        return
+    if not all(_CHECKS[name][1](head[begin:end]) for begin, end, name in varying):
         return
     # `find_request` reads the length there. With a name in lower case, the length is a part of the head.
     values = {LENGTH: sent[LENGTH].decode()} if LENGTH in sent else {}
     kept = headers.with_values(values) if values or AUTHORIZATION in sent else headers
     if AUTHORIZATION in sent:
-        if headers.has_several(AUTHORIZATION) or not _TOKEN.search(head):
+        if headers.has_several(AUTHORIZATION) or AUTHORIZATION not in (name for _, _, name in varying):
             return
         kept.sent = sent | {AUTHORIZATION: b""}
-    keep(_heads, key, KnownHead(head, kept), CACHED_HEADS)
+    keep(_heads, key, KnownHead(head, kept, varying), CACHED_HEADS)
 
 
-def _cache_key(head: bytes) -> bytes:
-    """Return the key of a head in `_heads`: the head without the values of Content-Length and Authorization."""
-    for before in (_BEFORE_LENGTH, _BEFORE_TOKEN):
+Varying = list[tuple[int, int, bytes]]
+"""Where the values of a head are that differ between requests: begin, end and name of each."""
+
+
+def _find_varying(head: bytes) -> Varying:
+    varying = []
+    for before, name in _VARYING:
         begin = head.find(before)
         if begin >= 0:
             begin += len(before)
             end = head.find(b"\r", begin)
-            head = head[:begin] + head[end:] if end >= 0 else head[:begin]
+            varying.append((begin, len(head) if end < 0 else end, name))
+    varying.sort()
+    return varying
+
+
+def _cache_key(head: bytes, varying: Varying) -> bytes:
+    """Return the key of a head in `_heads`: the head without the values of Content-Length and Authorization."""
+    for begin, end, _ in reversed(varying):
+        head = head[:begin] + head[end:]
     return head
 
 
 def keep_line(line: bytes, start_line: httputil.RequestStartLine) -> None:
     """Have `find_request` know what precedes HTTP/1.1, if nothing but the path depends on it. It has no secrets."""
-    if start_line.method in ("GET", "POST") and b"?" not in line and len(line) <= MAX_CACHED_FIELD_BYTES:
+    if start_line.method in ("GET", "POST") and b"?" not in line and len(line) <= MAX_CACHED_LINE_BYTES:
         keep(_lines, line, start_line, CACHED_LINES)
 
 
@@ -187,7 +191,8 @@ def find_request(
         return None
     found = None if latest is None else latest.match(data, begin)
     if found is None:
-        latest = _heads.get(_cache_key(data[begin : data.find(_HEAD_END, begin)]))
+        head = data[begin : data.find(_HEAD_END, begin)]
+        latest = _heads.get(_cache_key(head, _find_varying(head)))
         found = None if latest is None else latest.match(data, begin)
     if found is None or latest is None:
         return None
@@ -199,7 +204,6 @@ def find_request(
 
 _lines: Final[dict[bytes, httputil.RequestStartLine]] = {}
 _heads: Final[dict[bytes, KnownHead]] = {}  # by heads after their lines, without Content-Length and token
-_fields: Final[dict[bytes, tuple[bytes, bytes]]] = {}
 
 
 def keep(cache: dict[K, V], key: K, value: V, most: int) -> None:
