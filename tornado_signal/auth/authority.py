@@ -5,6 +5,7 @@ import hashlib
 import random
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import NotAllowed, Unauthorized
@@ -27,6 +28,17 @@ MAX_TIMER_S: Final = 60.0  # then the wall clock is read again, because it can j
 End = Callable[[], None]
 
 
+@dataclass(slots=True)
+class ShownToken:
+    """The token that a connection has shown last, for its next requests: most connections repeat it."""
+
+    token: str
+    origin: str
+    keys: dict[str, Key]  # those by which it was verified
+    grant: Grant
+    session: bytes = b""  # the latest one whose topic it covers
+
+
 class Authority:
     """Verifies tokens, and knows what lives as long as one."""
 
@@ -43,7 +55,7 @@ class Authority:
 
     def use(self, keys: dict[str, Key], settings: Settings) -> None:
         """Use other keys and settings. Everything that was begun with a removed key ends within `SPREAD_S`."""
-        self.keys = keys
+        self.keys = keys.copy()  # by its identity, others know that keys and settings are the same
         self.anonymous = Grant(frozenset(settings.auth_anonymous))
         self._issuer, self._audience = settings.auth_issuer, settings.auth_audience
         self._cache.clear()

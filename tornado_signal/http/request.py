@@ -10,7 +10,7 @@ from typing import Any, Final
 from tornado import escape, httputil, web
 
 from .. import errors
-from ..auth import Bearer
+from ..auth import ANY, Bearer, ShownToken
 from ..limits import forwarded
 from ..service import wire
 from ..service.request_context import RequestContext
@@ -23,6 +23,7 @@ _WEIGHT: Final = re.compile(r"[01](\.[0-9]{0,3})?")
 METHODS: Final = frozenset(web.RequestHandler.SUPPORTED_METHODS)
 UNKNOWN_METHOD: Final = "unknown"  # stands for all others, because requests are counted by method
 NO_HEADERS: Final = httputil.HTTPHeaders()
+MAX_SHOWN: Final = 1024  # characters of a token that a connection remembers
 
 
 class Request(httputil.HTTPServerRequest, RequestContext):
@@ -34,7 +35,10 @@ class Request(httputil.HTTPServerRequest, RequestContext):
     body = b""
     body_error: errors.SignalError | None = None  # the reason why the body was not kept, or None
     received_bytes = 0  # of the body, also if it was not kept
+    request_id = ""  # until it is admitted
+    begun = False  # whether a part of the response has been sent
     _bearer: Bearer | None = None
+    _query_arguments: dict[str, list[bytes]] | None = None
 
     def __init__(
         self,
@@ -61,8 +65,6 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         if reports and "X-Forwarded-For" in headers:
             service.report_proxy(self.remote_ip)
         RequestContext.__init__(self, service, client, client_address, self.method, "unknown")
-        self.request_id = ""  # until it is admitted
-        self.begun = False  # whether a part of the response has been sent
 
     # Attributes of Tornado's requests
 
@@ -80,15 +82,11 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         """`host` in lower case and without the port."""
         return httputil.split_host_and_port(self.host.lower())[0]
 
-    @functools.cached_property
+    @property
     def query_arguments(self) -> dict[str, list[bytes]]:  # type: ignore[override]
-        if "%" in self.query or "+" in self.query:
-            return escape.parse_qs_bytes(self.query, keep_blank_values=True)
-        values: dict[str, list[bytes]] = {}
-        for field in filter(None, self.query.split("&")):
-            name, _, value = field.partition("=")
-            values.setdefault(name, []).append(value.encode("latin-1"))
-        return values
+        if self._query_arguments is None:  # a `cached_property` of Python 3.11 takes a lock
+            self._query_arguments = parse_query(self.query)
+        return self._query_arguments
 
     @functools.cached_property
     def arguments(self) -> dict[str, list[bytes]]:  # type: ignore[override]
@@ -105,9 +103,31 @@ class Request(httputil.HTTPServerRequest, RequestContext):
 
     def admit_request(self, find_origin: Callable[[], str]) -> None:
         """Set the ids of the request, and admit it."""
-        self.request_id = self.service.log.request_id(self.headers, self.remote_ip)
-        self.traceparent = self.service.log.traceparent(self.headers)
+        log = self.service.log
+        self.request_id = log.request_id(self.headers, self.remote_ip)
+        self.traceparent = log.traceparent(self.headers)
         self.admit(find_origin, self.received_bytes)
+
+    def authorize(self, action: str = ANY, token: str = "") -> None:
+        """Verify a token, unless the connection has shown it before and nothing has changed since."""
+        service, connection = self.service, self.connection.context
+        shown: ShownToken | None = getattr(connection, "shown", None)
+        authority = service.authority
+        if (
+            shown is not None
+            and shown.token == token
+            and shown.origin == self.origin
+            and authority is not None
+            and shown.keys is authority.keys
+            and action in shown.grant.actions
+            and service.clock.wall_s() < shown.grant.ends_s
+        ):
+            self.grant, self.shown = shown.grant, shown
+            service.log.metrics.tokens["accepted"] += 1
+            return
+        super().authorize(action, token)
+        if 0 < len(token) <= MAX_SHOWN and authority is not None and self.grant is not None:
+            connection.shown = ShownToken(token, self.origin, authority.keys, self.grant)
 
     def find_token(self) -> str:
         """Return the token of the header `Authorization`, or an empty text."""
@@ -194,6 +214,17 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         if (mode := headers.get("Sec-Fetch-Mode")) is not None:
             return mode == "navigate" and headers.get("Sec-Fetch-Dest", "document") == "document"
         return prefers_html(headers.get("Accept", ""))
+
+
+def parse_query(query: str) -> dict[str, list[bytes]]:
+    if "%" in query or "+" in query:
+        return escape.parse_qs_bytes(query, keep_blank_values=True)
+    values: dict[str, list[bytes]] = {}
+    for field in query.split("&"):
+        name, _, value = field.partition("=")
+        if field:
+            values.setdefault(name, []).append(value.encode("latin-1"))
+    return values
 
 
 def prefers_html(accepted: str) -> bool:

@@ -14,7 +14,7 @@ import orjson
 
 from .. import errors
 from ..http.request import Request
-from ..relay import Channel, Relay, units_of_receivers
+from ..relay import RECEIVERS_PER_UNIT, SENT_BYTES_PER_UNIT, Channel, Relay, units_of_receivers
 from ..service.client_connection import ClientConnection, MessageContext
 from ..service.refusals import close_reason
 from ..service.request_context import RequestContext
@@ -45,7 +45,7 @@ class ProtocolConnection(ClientConnection):
     protocol: ClassVar[str]
     rejection_code: ClassVar[int] = CloseCode.POLICY_VIOLATION
 
-    __slots__ = ("_acquired", "_channels", "owner", "relay", "scope")
+    __slots__ = ("_acquired", "_channels", "_context", "owner", "relay", "scope")
 
     def __init__(self, relay: Relay, handshake: Request, socket: WebSocket, *scope_parts: str) -> None:
         super().__init__(handshake, socket)
@@ -53,6 +53,7 @@ class ProtocolConnection(ClientConnection):
         self.scope = self.find_scope(*scope_parts)
         self.owner = os.urandom(8).hex()  # of its leases
         self._acquired = 0
+        self._context: MessageContext | None = None  # of an earlier message, which the next one uses
         self._channels: set[Channel] = set()
 
     # For the protocol
@@ -126,9 +127,9 @@ class ProtocolConnection(ClientConnection):
 
     def publish(self, channel: Channel, message: bytes, context: RequestContext) -> "int | Future[int]":
         """Publish a message, and charge the client for its receivers. See `Relay.publish`."""
-        units = units_of_receivers(self.relay.receivers(channel), len(message))
-        if units:
-            context.charge(units)
+        receivers = self.relay.receivers(channel)
+        if receivers >= RECEIVERS_PER_UNIT or receivers * len(message) >= SENT_BYTES_PER_UNIT:
+            context.charge(units_of_receivers(receivers, len(message)))
         return self.relay.publish(channel, message, self.client_address if self.counts.limited else "")
 
     async def until_available(self, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -147,7 +148,12 @@ class ProtocolConnection(ClientConnection):
     # From the base
 
     def process(self, message: bytes) -> Coroutine[None, None, None] | None:
-        context = MessageContext(self, self.pattern)
+        context = self._context
+        if context is None:
+            context = self._context = MessageContext(self, self.pattern)
+            self.service.running -= 1  # not seen to run, unless its work continues
+        else:
+            context.begin_again()
         try:
             context.admit(size=len(message))
             work = self.received(parse(message), context)
@@ -155,9 +161,11 @@ class ProtocolConnection(ClientConnection):
             work = None
             self._close_with_error(error, context)
         if work is not None:
+            self._context = None
+            self.service.running += 1
             return self._complete_message(work, context, len(message))
         context.status = context.status or OK
-        context.ended()
+        context.count()
         return None
 
     async def _complete_message(self, work: Awaitable[object], context: RequestContext, size: int) -> None:
@@ -180,6 +188,7 @@ class ProtocolConnection(ClientConnection):
             context.ended()
 
     def disconnected(self) -> None:
+        self._context = None  # it refers back
         for channel in list(self._channels):
             self.unsubscribe(channel)
         if (work := self.leave()) is not None:

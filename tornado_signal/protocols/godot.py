@@ -33,11 +33,8 @@ class GodotConnection(MemberConnection):
     __slots__ = ("_timer",)
 
     def __init__(self, relay: Relay, rooms: dict[Channel, Room], handshake: Request, socket: WebSocket) -> None:
-        super().__init__(relay, rooms, handshake, socket)
+        super().__init__(relay, rooms, handshake, socket, HOST)
         self._close_later(JOIN_S, self.rejection_code, "Have not joined lobby yet")
-
-    def make_id(self) -> str:
-        return HOST
 
     def received(self, message: Any, context: RequestContext) -> Coroutine[None, None, None] | None:
         self.refuse_other_protocol(message)

@@ -36,16 +36,14 @@ class MatchboxConnection(MemberConnection):
 
     def __init__(self, relay: Relay, rooms: dict[Channel, Room], handshake: Request, socket: WebSocket) -> None:
         query = handshake.query_arguments
-        super().__init__(relay, rooms, handshake, socket)
+        own_id = str(uuid.UUID(int=time.time_ns() << 64 | uuid.uuid4().int >> 64))
+        super().__init__(relay, rooms, handshake, socket, own_id)
         count = query.get("next", [b""])[0]
         self._next = min(int(count[:9]), MAX_MEMBERS) if count.isdigit() else 0
         self._is_hosted = not self._next and query.get("host") == [b"1"]
         kind = f"next {self._next}" if self._next else "host" if self._is_hosted else "all"
         self._room = Channel(f"{kind} {self.scope}", find_room(handshake) or "")  # in which the groups are found
         self._first = ""  # the id of the host, or of the first client of a batch that is not complete
-
-    def make_id(self) -> str:
-        return str(uuid.UUID(int=time.time_ns() << 64 | uuid.uuid4().int >> 64))
 
     def opened(self) -> Awaitable[None]:
         context = MessageContext(self, self.pattern)

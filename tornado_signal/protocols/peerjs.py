@@ -85,9 +85,8 @@ class PeerJsConnection(ProtocolConnection):
     )
 
     def __init__(self, relay: Relay, handshake: Request, socket: WebSocket) -> None:
-        peer_id, token, key = (
-            handshake.query_arguments.get(name, [b""])[0].decode("utf-8", "replace") for name in ("id", "token", "key")
-        )
+        query = handshake.query_arguments
+        peer_id, token, key = [query.get(name, [b""])[0].decode("utf-8", "replace") for name in ("id", "token", "key")]
         super().__init__(relay, handshake, socket, key)
         self._query_error = ""  # why the query is refused, or empty
         if not (peer_id and token and key):
@@ -261,7 +260,7 @@ class PeerJsConnection(ProtocolConnection):
         if self._bearer is not None:  # otherwise no token is needed
             context.authorize("offer" if kind == "OFFER" else "answer")
             context.require_topic(peer_id)
-        if not is_utf8(peer_id):  # ids come in URLs, so no client can have it
+        if not (peer_id.isascii() or is_utf8(peer_id)):  # ids come in URLs, so no client can have it
             if kind in KEPT_TYPES:
                 self.expire(peer_id)
             return None

@@ -1,6 +1,7 @@
 """Rooms of protocols whose server gives ids, lists the members, and forwards messages to one of them."""
 
 import asyncio
+import os
 from typing import Final
 
 from .. import errors
@@ -107,18 +108,17 @@ class MemberConnection(ProtocolConnection):
 
     __slots__ = ("_rooms", "id", "joined")
 
-    def __init__(self, relay: Relay, rooms: dict[Channel, Room], handshake: Request, socket: WebSocket) -> None:
+    def __init__(
+        self, relay: Relay, rooms: dict[Channel, Room], handshake: Request, socket: WebSocket, own_id: str = ""
+    ) -> None:
         super().__init__(relay, handshake, socket)
         self._rooms = rooms
-        self.id = self.make_id()
+        self.id = own_id or os.urandom(6).hex()
         self.joined: list[Room] = []
 
     @property
     def names(self) -> list[str]:
         return [room.channel.name for room in self.joined]
-
-    def make_id(self) -> str:
-        raise NotImplementedError
 
     def member_changed(self, room: Room, member_id: str, data: str | None) -> None:
         """Notify the client that a member, first itself, has joined, has new data, or has left, which is None."""

@@ -1,6 +1,5 @@
 """The signaling of RxDB's replication over WebRTC: rooms whose members send signals to each other."""
 
-import os
 from collections.abc import Coroutine
 from typing import Any, Final
 
@@ -19,9 +18,6 @@ class RxdbConnection(MemberConnection):
     pattern, protocol = PATH, "rxdb"
 
     __slots__ = ()
-
-    def make_id(self) -> str:
-        return os.urandom(6).hex()
 
     def opened(self) -> None:
         self.send({"type": "init", "yourPeerId": self.id})

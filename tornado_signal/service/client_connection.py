@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine, Sequence
+from time import perf_counter
 from typing import Any, ClassVar, Final
 
 from ..limits.per_address import ClientCounts as ClientCounts
@@ -38,6 +39,14 @@ class MessageContext(RequestContext):
         )
         self.connection = connection
         self._number = connection.last_number = connection.last_number + 1
+
+    def begin_again(self) -> None:
+        """Be the context of the next message. The earlier one is done, and nothing else refers to it."""
+        connection = self.connection
+        self._number = connection.last_number = connection.last_number + 1
+        self.refusal_reason = self.span = ""
+        self.status = 0
+        self.began_s = perf_counter()
 
     @property
     def request_id(self) -> str:  # type: ignore[override]

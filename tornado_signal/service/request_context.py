@@ -7,12 +7,12 @@ from typing import Final, Self
 
 from tornado.iostream import StreamClosedError
 
-from ..auth import ANY, Authority, Grant
+from ..auth import ANY, Authority, Grant, ShownToken
 from ..errors import OriginNotAllowed, SignalError, TooMany, Unauthorized, Unavailable
 from ..limits.per_address import BLOCKED_RETRY_S, ClientCounts, burst
 from ..stores.watches import Watch
 from ..system.lifecycle import DRAINING
-from .service import Service
+from .service import MAX_SERVED, Service
 from .statuses import STATUS
 from .tracer import Span, Tracer
 
@@ -57,6 +57,7 @@ class RequestContext:
     )
 
     request_id: str
+    shown: ShownToken | None = None  # its token, if the connection remembers that
 
     def __init__(
         self,
@@ -79,8 +80,9 @@ class RequestContext:
         self.traceparent = traceparent
         self.refusal_reason = self.span = ""
         self.now_ms = self.status = self.sent_bytes = 0
-        self.gone = self._ended = False
+        self.gone = False
         self._watch: Watch | None = None
+        self._ended = False
         self.began_s = perf_counter()
         service.running += 1
 
@@ -102,7 +104,7 @@ class RequestContext:
         service = self.service
         limits, now_ms = service.limits, service.clock.now_ms()
         self.now_ms = now_ms
-        blocked = bool(limits.blocks) and limits.is_blocked(self.client_address)
+        blocked = limits.blocks and limits.is_blocked(self.client_address)
         units = 1 if size < BYTES_PER_UNIT else min(units_of(size), int(burst(service.settings)))
         retry_after_s = BLOCKED_RETRY_S if blocked else limits.charge_request(self.client, now_ms, units)
         if find_origin is not None:
@@ -148,10 +150,15 @@ class RequestContext:
         authority, grant = self.service.authority, self.grant
         if authority is None or grant is None or grant.topics is None:
             return None
+        shown = self.shown
+        if shown is not None and shown.session == code and shown.grant is grant:
+            return None
         topic = authority.remembered_topic(self.origin, code)
         if topic is None:
             return self._read_and_require_topic(code, authority, grant)
         grant.require_topic(topic)
+        if shown is not None:
+            shown.session = code
         return None
 
     async def _read_and_require_topic(self, code: bytes, authority: Authority, grant: Grant) -> None:
@@ -227,6 +234,14 @@ class RequestContext:
         if self._ended:  # such as after an error that follows the response
             return
         self._ended = True
+        self.count()
+        service = self.service
+        service.running -= 1
+        if not service.running and service.lifecycle.state >= DRAINING:
+            service.idle.set()
+
+    def count(self) -> None:
+        """Count the request in metrics, traces and the access log."""
         service, status, seconds = self.service, self.status, perf_counter() - self.began_s
         log, settings = service.log, service.live.current
         kind = (self.pattern, self.method, status)
@@ -238,11 +253,9 @@ class RequestContext:
             log.metrics.requests[kind].observe(seconds)
         # Requests with a refused origin are in `refused_origins`.
         origin = self.origin if self.origin or self.refusal_reason != OriginNotAllowed.reason else None
-        served = self.client.name, origin, status
-        try:
-            service.served[served] += 1
-        except KeyError:
-            service.begin_count(served)
+        service.served.append((self.client.name, origin, status))
+        if len(service.served) >= MAX_SERVED:
+            service.count_served()
         allowed = settings.allowed_origins
         if allowed is not None and (entry := allowed.find(self.origin)) is not None:
             log.metrics.by_origin[entry, self.pattern, status] += 1
@@ -251,9 +264,6 @@ class RequestContext:
             line |= {"ms": round(seconds * 1000, 3), "bytes": self.sent_bytes, "id": self.request_id}
             subject = self.grant.subject if self.grant else ""
             log.write_line(line, self.refusal_reason, self.traceparent, self.client_address, subject)
-        service.running -= 1
-        if not service.running and service.lifecycle.state >= DRAINING:
-            service.idle.set()
         if log.tracer is not None:
             self._record_span(log.tracer)
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -31,7 +32,7 @@ from .request_log import RequestLog
 log = logging.getLogger(__name__)
 
 ORIGIN_WARNING_S: Final = 3600.0  # between two equal warnings
-MAX_SERVED: Final = 1000  # kinds of requests that are counted together
+MAX_SERVED: Final = 1000  # requests that are counted together
 MAX_REFUSED_ORIGINS: Final = 50  # refused origins logged per hour, without those that are similar to an allowed one
 
 TOKEN_EXPIRED: Final = "token expired"
@@ -99,7 +100,7 @@ class Service:
     refusals: Refusals = field(init=False)  # the reasons of refusals now, for the log
     recent_origins: RecentCounts[str] = field(init=False)  # requests of the last minutes by origin
     # Requests that the counts of the last minutes do not contain yet, by client, origin (or None) and status.
-    served: dict[tuple[str, str | None, int], int] = field(default_factory=dict)
+    served: list[tuple[str, str | None, int]] = field(default_factory=list)
     refused_origins: RecentCounts[str] = field(init=False)  # the same of origins that are not in `--allowed-origins`
     observer: ConnectionObserver | None = None  # the observer of WebSockets, or None
     proxy_reported: bool = False  # whether a proxy whose clients have no limits has been logged
@@ -170,15 +171,9 @@ class Service:
             self.origin_warnings[cause] = now_s + ORIGIN_WARNING_S
             log.warning("a proxy changes the %s of requests for pages of this host; %s", cause, remedy)
 
-    def begin_count(self, served: tuple[str, str | None, int]) -> None:
-        """Count the first request of a kind in `served`, which stays small."""
-        if len(self.served) >= MAX_SERVED:
-            self.count_served()
-        self.served[served] = 1
-
     def count_served(self) -> None:
         """Move the requests in `served` to the counts of the last minutes."""
-        for (client, origin, status), number in self.served.items():
+        for (client, origin, status), number in Counter(self.served).items():
             self.limits.recent.count(client, status, number)
             if origin is not None:
                 self.recent_origins.count(origin, status, number)

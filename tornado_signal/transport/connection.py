@@ -52,6 +52,7 @@ class Connection(asyncio.Protocol):
         "deadline_s",
         "held",
         "remote_ip",
+        "shown",
         "state",
     )
 
@@ -167,17 +168,12 @@ class Connection(asyncio.Protocol):
             drained.set_result(None)
         if not self._closing:
             self._set_deadline()
-            self.state.loop.call_soon(self._advance)
+            self.state.loop.call_soon(self.data_received)
 
-    def data_received(self, data: bytes) -> None:
-        if self._closing or self._reject_status:
-            return  # read, so that the answer is not lost with the connection, and forgotten
-        self._advance(data)
-
-    def _advance(self, data: bytes = b"") -> None:
+    def data_received(self, data: bytes = b"") -> None:
         """Start the first stream, unless the client does not read, and parse the buffered and the new input."""
-        if self._closing:
-            return
+        if self._closing or (data and self._reject_status):
+            return  # read, so that the answer is not lost with the connection, and forgotten
         try:
             if self.held is not None and self.held.done():
                 held, self.held = self.held, None
@@ -218,7 +214,7 @@ class Connection(asyncio.Protocol):
         if self._parser.progressed and not self._closing:
             self._parser.progressed = False
             self._set_deadline()
-        pauses = len(self._streams) > 1 or bool(self._waiting)
+        pauses = len(self._streams) > 1 or self._waiting != b""
         if pauses != self._paused and not self._closing and not self._transport.is_closing():
             self._paused = not self._paused
             (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
@@ -287,7 +283,7 @@ class Connection(asyncio.Protocol):
 
     def _resume(self, work: "asyncio.Future[Any]") -> None:
         if self.held is work:
-            self._advance()
+            self.data_received()
 
     @property
     def unsent_bytes(self) -> int:
@@ -308,7 +304,7 @@ class Connection(asyncio.Protocol):
         self._streams = rest
         self.held = None
         if more or self._reject_status:
-            self.state.loop.call_soon(self._advance)
+            self.state.loop.call_soon(self.data_received)
         else:
             self.state.idle[self] = None
         self._set_deadline()

@@ -29,7 +29,6 @@ _FIN: Final = 0x80
 _RESERVED: Final = 0x70
 _OPCODE: Final = 0x0F
 _MASKED: Final = 0x80
-_WHOLE_TEXT: Final = _FIN | TEXT
 _DATA: Final = (CONTINUATION, TEXT, BINARY)
 _CONTROL: Final = (CLOSE, PING, PONG)
 _KEY_BYTES: Final = 4
@@ -37,8 +36,9 @@ _CODE: Final = struct.Struct("!H")
 # By the first length: the longer length, the size of the head before the key, and the least valid length.
 _LONGER: Final = {126: (_CODE, 4, 126), 127: (struct.Struct("!Q"), 10, 1 << 16)}
 _HEAD: Final = struct.Struct("!BBH")
-_MASKED_HEAD: Final = struct.Struct("!BBH4s")
-_MASKED_MEDIUM: Final = _MASKED | 126  # followed by a length of two bytes
+_MASKED_HEAD: Final = struct.Struct("!HH4s")
+_SHORT_TEXT: Final = (_FIN | TEXT) << 8 | _MASKED  # plus the length
+_MEDIUM_TEXT: Final = _SHORT_TEXT | 126  # followed by a length of two bytes
 _LARGE: Final = struct.Struct("!BBQ")
 
 
@@ -104,14 +104,14 @@ class FrameReader:
         size = len(data)
         if size < 8 or self.data or self._message is not None:
             return None
-        first, short, medium, key = _MASKED_HEAD.unpack_from(data)
-        if short == _MASKED_MEDIUM and medium == size - 8 > MAX_CONTROL_BYTES:
+        head, medium, key = _MASKED_HEAD.unpack_from(data)
+        if head == _MEDIUM_TEXT and medium == size - 8 > MAX_CONTROL_BYTES:
             masked = data[8:]
-        elif short == size - 6 + _MASKED < _MASKED_MEDIUM:
+        elif head == size - 6 + _SHORT_TEXT < _MEDIUM_TEXT:
             key, masked = data[2:6], data[6:]
         else:
             return None
-        if first != _WHOLE_TEXT or size > self._max_message_bytes:  # at the limit without the head, `next` reads it
+        if size > self._max_message_bytes:  # at the limit without the head, `next` reads it
             return None
         message = unmask(key, masked)
         return message if message.isascii() else None
