@@ -1,93 +1,17 @@
-"""All operations of every store: exact times, concurrency and restarts."""
+"""Operations of every store: what the stateful model does not reach, such as concurrency, quotas and watches."""
 
 import asyncio
-import itertools
-import uuid
 from contextlib import suppress
 
 import pytest
-from support.stores import TIMEOUT_MS, covers, on_every_engine
+from support.stores import TIMEOUT_MS, on_every_engine, sweep
 
-from tornado_signal.errors import AlreadyAnswered, SessionNotFound, Unavailable
-from tornado_signal.session import Side, TopicRange
+from tornado_signal.errors import AlreadyAnswered, SessionNotFound, StalePosition, TooMany, Unavailable
+from tornado_signal.session import MAX_LEASES, Reason, SessionPosition, Side
+from tornado_signal.stores.quotas import Quotas
 
 ORIGIN, OTHER = "https://one.example", "https://two.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
-# Each begins others, or sorts next to them, or looks like a part of a key.
-AWKWARD = ["", "\x00", "\x00\x00", "\x00\xff", "a", "a\x00", "a\x00b", "a\xff", "a/b", "b", "\U0010ffff" * 256]
-
-
-async def gone(*operations):
-    """Whether all of these end as what does not exist does."""
-    results = await asyncio.gather(*operations, return_exceptions=True)
-    return all(type(result) is SessionNotFound for result in results)
-
-
-def everything(one, code):
-    """Each operation that needs a session, and leaves it there."""
-    yield from (one.answer(code), one.add(code, OFFERER, "c"), one.add(code, ANSWERER, "c"))
-    yield from (one.read(code, OFFERER), one.read(code, ANSWERER), one.refresh(code), one.refresh(code, ANSWERER))
-
-
-async def said(one, code, side):
-    news = await one.read(code, side)
-    return news.description, [text for _, text in news.candidates]
-
-
-async def test_origin_reaches_only_its_own_sessions(store, under):
-    origins = [ORIGIN, OTHER, "null", ORIGIN + "\x00", ORIGIN + "\xff", "https://one.exampl", ""]
-    codes = {}
-    for origin in origins:
-        for topic in AWKWARD:
-            codes[origin, topic] = await under(store, origin).create(topic, origin)
-    for origin in origins:
-        one = under(store, origin)
-        assert await one.topics() == ([(topic, 1) for topic in sorted(AWKWARD)], len(AWKWARD))
-        for topic in AWKWARD:
-            assert await one.codes(topic) == [codes[origin, topic]]
-        for other in origins:
-            if other != origin:
-                assert await gone(*everything(one, codes[other, "a"]))
-    await under(store).answer(codes[ORIGIN, "a"])
-    assert len((await under(store).topics())[0]) == len(AWKWARD) - 1
-    assert len((await under(store, OTHER).topics())[0]) == len(AWKWARD)
-
-
-@pytest.mark.parametrize("codes", ["random", "content"])
-async def test_unknown_codes_are_not_found_and_store_nothing(opened, codes, engine):
-    store, one = await opened(codes=codes)
-    assert await gone(*everything(one, uuid.uuid4().bytes), *everything(one, bytes(16)), *everything(one, b"\xff" * 16))
-    assert await one.sessions("nowhere") == []
-    await engine.holds_nothing(store)
-
-
-async def test_topic_of_a_session_is_found_by_its_code(store, one, clock):
-    topics = [topic for topic in AWKWARD if topic]
-    codes = {await one.create(topic, offer=topic): topic for topic in topics}
-    for code, topic in codes.items():
-        assert await store.find_topic(one.origin, code) == topic
-        assert await gone(store.find_topic(OTHER, code))
-    answered, withdrawn, *_ = codes
-    await one.answer(answered)
-    assert await store.find_topic(one.origin, answered) == codes[answered]
-    await one.withdraw(withdrawn)
-    assert await gone(store.find_topic(one.origin, withdrawn), store.find_topic(one.origin, b"x" * 16))
-    clock.ms += TIMEOUT_MS
-    assert await gone(*(store.find_topic(one.origin, code) for code in codes))
-
-
-async def test_pages_of_topics_are_alphabetical(one):
-    names = ["é", "e\u0301", "z", "Z", "a", "aa", "\uffff", "\U0001f600", "10", "9", "\x00"]
-    for number, name in enumerate(names):
-        await asyncio.gather(*[one.create(name) for _ in range(number + 1)])
-    expected = [(name, names.index(name) + 1) for name in sorted(names)]
-    single = [TopicRange(name, False) for name in sorted(["missing", "\ud83d", *names[::2]])]
-    prefixes = [TopicRange(name, True) for name in ("", "a", "e", "é", "\ud83d", "\U0001f600")]
-    for limit, offset in itertools.product((1, 3, 100), (0, 1, 9, 10, 11, 2**53 * 1000)):
-        assert await one.topics(offset, limit) == (expected[offset : offset + limit], len(names))
-        for ranges in (single, prefixes[:1], prefixes[1:], single[:3] + prefixes[3:]):
-            covered = [each for each in expected if covers(ranges, each[0])]
-            assert await one.topics(offset, limit, ranges) == (covered[offset : offset + limit], len(covered))
 
 
 async def test_concurrent_changes_do_not_tear_a_listing(store, one):
@@ -119,34 +43,26 @@ async def test_one_of_two_simultaneous_answers_is_accepted(one, engine):
 
 
 @on_every_engine
-async def test_simultaneous_candidates_are_all_stored(one, engine):
+async def test_simultaneous_candidates_are_stored_and_read_once_in_whole_batches(one, engine):
     code = await one.create()
-    sides = {OFFERER: [f"o{number}" for number in range(300)], ANSWERER: [f"a{number}" for number in range(300)]}
-    pairs = zip(*sides.values(), strict=True)
-    changes = [one.add(code, side, text) for pair in pairs for side, text in zip(sides, pair, strict=True)]
-    changes.insert(100, one.answer(code))
-    await asyncio.gather(*changes)
-    kept = [await said(one, code, side) for side in sides]
-    if not engine.in_order:
-        kept = [(description, sorted(texts, key=lambda text: int(text[1:]))) for description, texts in kept]
-    assert kept == [("offer", sides[OFFERER]), ("answer", sides[ANSWERER])]
-    news = await one.read(code, ANSWERER)
-    assert sorted([news.description_number, *(number for number, _ in news.candidates)]) == list(range(1, 302))
-
-
-async def test_same_content_is_one_session(open_store, under, engine):
-    store = await open_store(codes="content")
-    one, other = under(store), under(store, OTHER)
-    code = await one.create("topic", "first", "offer")
-    assert code == engine.code(ORIGIN, "topic", "offer") == await one.create("topic", "second", "offer")
-    (listed,) = await one.sessions()
-    assert listed.session.info == "first"
-    assert await one.topics() == ([("topic", 1)], 1)
-    others = [await one.create("topic", "first", "offer2"), await one.create("topic2", "first", "offer")]
-    others.append(await other.create("topic", "first", "offer"))
-    others.append(await one.create("topico", "first", "ffer"))
-    assert len({code, *others}) == 5
-    assert {uuid.UUID(bytes=each).version for each in (code, *others)} == {8}
+    batches = {side: [[f"{batch}.{number}" for number in range(50)] for batch in range(6)] for side in Side}
+    changes = [one.add(code, side, *batches[side][at]) for at in range(6) for side in Side]
+    sending = asyncio.gather(*changes[:4], one.answer(code), *changes[4:])
+    since, got = None, []
+    while not sending.done() or len(got) < 300:
+        news = await one.read(code, ANSWERER, since=since)
+        assert len(news.candidates) % 50 == 0
+        got += news.candidates
+        since = SessionPosition(news.serial, max(since.number if since else 0, news.last))
+        await asyncio.sleep(0)
+    assert got == (await one.read(code, ANSWERER)).candidates
+    for side, sent in batches.items():
+        news = await one.read(code, side)
+        assert news.description == side.value.removesuffix("er")
+        texts = [text for _, text in news.candidates]
+        found = [texts[at : at + 50] for at in range(0, len(texts), 50)]
+        assert (found if engine.in_order else sorted(found)) == sent
+        assert sorted([news.description_number, *(number for number, _ in news.candidates)]) == list(range(1, 302))
 
 
 @on_every_engine
@@ -173,7 +89,8 @@ async def test_closed_store_is_unavailable(opened):
     store, one = await opened()
     code = await one.create()
     await asyncio.gather(store.close(), store.close())
-    operations = [one.create(), *everything(one, code), one.sessions(), one.topics(), store.probe()]
+    operations = [one.create(), one.answer(code), one.add(code, OFFERER, "c"), one.read(code, OFFERER)]
+    operations += [one.refresh(code), one.sessions(), one.topics(), store.probe()]
     results = await asyncio.gather(*operations, return_exceptions=True)
     assert {type(result) for result in results} == {Unavailable}
     await store.close()
@@ -191,7 +108,259 @@ async def test_changes_before_the_closing_are_committed_or_refused(opened, open_
     await asyncio.gather(*changes)
     result = (await asyncio.gather(waiting, return_exceptions=True))[0]
     again = under(await open_store())
-    _, kept = await said(again, code, OFFERER)
+    kept = [text for _, text in (await again.read(code, OFFERER)).candidates]
     assert (kept if engine.in_order else sorted(kept)) == [str(number) for number in range(10)]
     assert ((await again.read(code, ANSWERER)).description == "answer") == (result is None)
     assert result is None or type(result) is Unavailable
+
+
+async def test_position_of_an_earlier_session_with_the_same_code_is_refused(opened):
+    _, one = await opened(codes="content")
+    code = await one.create()
+    before = SessionPosition((await one.read(code, OFFERER)).serial, 1)
+    assert (await one.read(code, OFFERER, since=before)).description == "offer"
+    await one.withdraw(code)
+    with pytest.raises(SessionNotFound):
+        await one.read(code, OFFERER, since=before)
+    assert await one.create() == code
+    with pytest.raises(StalePosition):
+        await one.read(code, OFFERER, since=before)
+
+
+async def test_equal_content_has_a_bounded_number_of_leases(opened):
+    _, one = await opened(codes="content")
+    leases = [bytes(11) + bytes([number]) for number in range(MAX_LEASES + 1)]
+    code, *others = [await one.create(lease=lease) for lease in leases]
+    assert {*others} == {code}
+    with pytest.raises(SessionNotFound):
+        await one.renew(code, leases[0])
+    await one.hold(code, leases[0])
+    with pytest.raises(SessionNotFound):
+        await one.renew(code, leases[-1])
+
+
+async def test_refreshed_session_is_counted(store, one, clock, until):
+    code = await one.create()
+    for _ in range(5):
+        clock.ms += TIMEOUT_MS - 1
+        await one.refresh(code)
+    await until(lambda: min(store.now_ms(), store.now_ms()) >= clock.ms)  # processes look at it now and then
+    assert await store.counts() == (1, 1)
+
+
+async def test_events_are_departures_then_arrivals(one, clock):
+    codes = [await one.create() for _ in range(4)]
+    begun = await one.events(await one.begin())
+    assert [event[1:] for event in begun] == [(code, None) for code in codes]
+    at = [position for position, *_ in begun]
+    await one.answer(codes[1])
+    await one.withdraw(codes[2])
+    answered, withdrawn = (codes[1], Reason.ANSWERED), (codes[2], Reason.WITHDRAWN)
+    there = [(codes[0], None), (codes[3], None)]
+    assert await one.news(await one.begin()) == there
+    assert await one.news(at[0]) == there[1:]
+    assert await one.news(at[1]) == [answered, there[1]]
+    left = await one.events(at[3])
+    assert [event[1:] for event in left] == [answered, withdrawn]
+    assert await one.news(left[0][0]) == [withdrawn]
+    assert await one.news(left[1][0]) == []
+    clock.ms += TIMEOUT_MS
+    expired = await one.events(left[1][0])
+    assert {event[1:] for event in expired} == {(codes[n], Reason.EXPIRED) for n in (0, 3)}
+    assert await one.news(await one.begin()) == []
+    assert await one.news(at[0]) == [event[1:] for event in expired if event[1] == codes[0]]
+    assert await one.news(expired[0][0]) == [expired[1][1:]]
+
+
+async def test_position_is_refused_once_removals_after_it_are_forgotten(opened, clock, restarted):
+    store, one = await opened()
+    code, _ = await one.create(), await one.create(ttl_ms=10 * TIMEOUT_MS)
+    position, listed = await one.knowing(), (await one.state()).position
+    await one.answer(code)
+    await one.withdraw(code)
+    clock.ms += TIMEOUT_MS - 1
+    await sweep(store)
+    assert await one.news(position) == [(code, Reason.ANSWERED)]
+    assert await store.begin_topic(ORIGIN, "topic", position) == (position, True)
+    clock.ms += 1
+    await sweep(store)
+    for new in range(1, 4):
+        start, is_known = await store.begin_topic(ORIGIN, "topic", position)
+        assert (start.listed, is_known) == (0, False)
+        assert [reason for _, reason in await one.news(start)] == [None] * new
+        assert (await one.state(since=listed)).changed
+        store, one = await restarted(store)
+        await one.create()
+    position = await one.knowing()
+    assert await store.begin_topic(ORIGIN, "topic", position) == (position, True)
+
+
+@pytest.mark.parametrize("settled", [False, True])
+async def test_expired_sessions_are_reported_once_across_a_restart(settled, engine, opened, clock, restarted):
+    store, one = await opened()
+    codes = [await one.create() for _ in range(10)]
+    position = await one.knowing()
+    if engine.in_files:
+        expired = []
+        for _ in range(3):
+            store.observe(lambda outcome, *_: expired.append(outcome))
+            clock.ms += TIMEOUT_MS
+            assert await one.codes() == []
+            store, one = await restarted(store)
+        assert expired == ["expired"] * 10
+        return
+    clock.ms += TIMEOUT_MS
+    before = await one.news(position) if settled else None
+    store, one = await restarted(store)
+    found = await one.news(position)
+    assert (dict(found), len(found)) == (dict.fromkeys(codes, Reason.EXPIRED), 10)
+    assert before in (None, found)
+    await sweep(store)
+    assert await store.counts() == (0, 0)
+
+
+async def test_text_that_cannot_be_encoded_changes_nothing(opened, restarted):
+    store, one = await opened()
+    with pytest.raises(UnicodeEncodeError):
+        await one.create(offer="\ud800")
+    code = await one.create()
+    with pytest.raises(UnicodeEncodeError):
+        await one.add(code, OFFERER, "good", "\ud800")
+    with pytest.raises(UnicodeEncodeError):
+        await one.answer(code, "\ud800")
+    await one.add(code, OFFERER, "c")
+    await one.answer(code)
+    store, one = await restarted(store)
+    assert (await store.counts())[0] == 0
+    assert (await one.read(code, OFFERER)).candidates[-1][1] == "c"
+
+
+async def test_positions_of_another_store_are_recognised(open_store, under):
+    store, other = await open_store(), await open_store("other")
+    one = under(store)
+    await one.create()
+    for position in (await one.knowing(), (await one.state()).position, await one.begin("elsewhere")):
+        assert (store.knows(position.store), other.knows(position.store)) == (True, False)
+    assert store.identity != other.identity
+
+
+@on_every_engine
+async def test_quota_of_an_origin(open_store, under, engine, clock):
+    store = await open_store(quotas=Quotas(sessions_per_origin=8))
+    one, other = under(store), under(store, OTHER)
+
+    async def filled(*topics):
+        made = [await asyncio.gather(one.create(topic), return_exceptions=True) for topic in topics]
+        return [code for (code,) in made if type(code) is not TooMany]
+
+    await other.create("elsewhere")
+    same = await filled(*["topic"] * 5)
+    assert len(same) == 5
+    assert len(await filled(*map(str, range(9)))) == 3 or not engine.in_order
+    assert await filled("topic") == [] or not engine.in_order
+    await one.answer(same[0])
+    assert len(await filled("topic", "0")) == 1 or not engine.in_order
+    sessions = sum(count for _, count in (await one.topics())[0])
+    assert sessions == 8 or not engine.in_order  # each of two processes learns of the other's in a second
+    clock.ms += TIMEOUT_MS
+    assert len(await filled("new", "newer", "newest")) == 3
+
+
+async def test_changed_quotas_apply_immediately(opened):
+    store, one = await opened(quotas=Quotas(sessions_per_origin=1, candidates=1))
+    code = await one.create("topic")
+    await one.add(code, OFFERER, "c")
+    for refused in (one.create("topic"), one.add(code, OFFERER, "d")):
+        with pytest.raises(TooMany):
+            await refused
+    store.allow(Quotas(sessions_per_origin=3, candidates=2))
+    await one.create("topic")
+    await one.add(code, OFFERER, "d")
+    store.allow(Quotas(sessions_per_origin=2))
+    with pytest.raises(TooMany):
+        await one.create("topic")
+    await one.add(code, OFFERER, "e")
+
+
+async def test_both_sides_have_the_same_candidate_quota(opened):
+    _, one = await opened(quotas=Quotas(candidates=10))
+    code = await one.create()
+    await one.add(code, OFFERER, *"0123456789")
+    await one.add(code, ANSWERER, *"01234567")
+    for side, texts in ((OFFERER, "x"), (ANSWERER, "xyz")):
+        with pytest.raises(TooMany):
+            await one.add(code, side, *texts)
+    await one.add(code, ANSWERER, "8")
+    await one.answer(code)
+    await one.add(code, ANSWERER, "9")
+    with pytest.raises(TooMany):
+        await one.add(code, ANSWERER, "x")
+
+
+async def test_quota_of_bytes_per_side(opened, restarted):
+    store, one = await opened(quotas=Quotas(side_bytes=1000))
+    code = await one.create(offer="o" * 600)
+    await one.add(code, OFFERER, "c" * 200, "é" * 50)
+    store, one = await restarted(store, quotas=Quotas(side_bytes=1000))
+    await one.add(code, OFFERER, "c" * 99)
+    with pytest.raises(TooMany) as refused:
+        await one.add(code, OFFERER, "cc")
+    assert refused.value.reason == "bytes of a session"
+    await one.add(code, OFFERER, "c")
+    await one.add(code, ANSWERER, "c" * 1000)
+    await one.answer(code, "a" * 1000)  # an answer is never refused for what came before it
+    with pytest.raises(TooMany):
+        await one.add(code, ANSWERER, "c")
+
+
+@pytest.fixture
+def told(engine):
+    """Return a function that runs an action, and returns the given watches that noticed a change and its result."""
+
+    async def told(store, operation, **watches):
+        await engine.settled(store)
+        waits = {name: watch.wait(watch.now_s() + 3600) for name, watch in watches.items()}
+        result = await operation
+        await engine.settled(store)
+        names = [name for name, wait in waits.items() if wait.done()]
+        for watch in watches.values():
+            watch.wake()
+        return names, result
+
+    return told
+
+
+async def test_change_wakes_only_the_watches_of_its_topic_or_session(store, under, clock, told):
+    one, other = under(store), under(store, OTHER)
+    stranger = await one.create("other topic")
+    with (
+        store.watch_topic(ORIGIN, "topic") as topic,
+        store.watch_topic(OTHER, "topic") as foreign_topic,
+        store.watch_session(ORIGIN, stranger) as another_session,
+    ):
+        others = {"foreign_topic": foreign_topic, "another_session": another_session}
+        names, code = await told(store, one.create(), topic=topic, **others)
+        assert names == ["topic"]
+        with store.watch_session(ORIGIN, code) as session, store.watch_session(OTHER, code) as foreign_session:
+            watches = {"topic": topic, "session": session, "foreign_session": foreign_session, **others}
+            for operation, expected in [
+                (one.add(code, OFFERER, "c"), ["session"]),
+                (one.add(code, ANSWERER, "c"), ["session"]),
+                (one.read(code, OFFERER), []),
+                (one.answer(code), ["topic", "session"]),
+                (one.answer(code), []),
+                (one.withdraw(code), ["session"]),
+                (other.create("other topic"), []),
+            ]:
+                assert (await told(store, operation, **watches))[0] == expected
+        withdrawn = await one.create()
+        with store.watch_session(ORIGIN, withdrawn) as session:
+            names, _ = await told(
+                store, one.withdraw(withdrawn), topic=topic, session=session, foreign_topic=foreign_topic
+            )
+            assert names == ["topic", "session"]
+        expiring = await one.create()
+        with store.watch_session(ORIGIN, expiring) as session:
+            clock.ms += TIMEOUT_MS
+            names, _ = await told(store, sweep(store), topic=topic, foreign_topic=foreign_topic)
+            assert names == ["topic"]

@@ -1,14 +1,21 @@
-"""Peers that meet through a proxy while the servers behind it are replaced."""
+"""Peers that meet while the server is restarted, or those behind a proxy are replaced.
+
+As a program, `python -m support.pairs PORT` in `tests/`, they also come with new connections all the time. It prints
+"ready" when all have met. When standard input ends, it prints the results as JSON.
+"""
 
 import asyncio
 import contextlib
 import itertools
+import json
+import sys
 
 from .service import Connection, request
 from .sse import open_stream
 
 BOUND_S = 30
 PAUSE_S = 0.1  # between two meetings of the same peers, to leave CPU time for the servers
+LATE_S = 0.1  # between a new connection and its only request, as on a slow network
 
 
 class Refused(Exception):
@@ -16,20 +23,21 @@ class Refused(Exception):
 
 
 class Peer:
-    """A client that keeps its connection open between requests and never retries."""
+    """A client that never retries. It keeps its connection open, or opens one for each request."""
 
-    def __init__(self, load):
-        self._load, self._connection = load, None
+    def __init__(self, load, keeps=True):
+        self._load, self._keeps, self._connection = load, keeps, None
 
     async def ask(self, method, target, **body):
         async with asyncio.timeout(BOUND_S):
             connection, self._connection = self._connection or await self._load.connect(), None
             response = None
             try:
+                await asyncio.sleep(0 if self._keeps else LATE_S)
                 await connection.send(request(method, target, body or None))
                 with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                     response = await connection.receive()
-                if response is not None and response.headers.get("Connection") != "close":
+                if self._keeps and response is not None and response.headers.get("Connection") != "close":
                     self._connection = connection
             finally:
                 if self._connection is None:
@@ -46,17 +54,20 @@ class Peer:
 
 
 class Pairs:
-    """Pairs of peers that meet repeatedly, each pair in its own topic, and a listener to another topic."""
+    """Pairs of peers that meet repeatedly, each pair in its own topic, and a listener to another topic.
 
-    def __init__(self, port, tls, number=6):
+    With `fresh`, as many more pairs open a connection for each request.
+    """
+
+    def __init__(self, port, tls=None, number=6, fresh=0):
         self._port, self._tls = port, tls
         self.answered, self.failures = 0, []  # number of 200 responses, and failed requests with their responses
         self.met = 0  # number of completed meetings
-        self.peers = 2 * number + 1  # maximum number of concurrent requests
+        self.peers = 2 * (number + fresh) + 1  # maximum number of concurrent requests
         self.published = []  # codes of the sessions in the listener's topic
         self.heard, self.streams = [], 0  # the listener's events as (name, code), and the number of its streams
         self._over = asyncio.Event()
-        self._tasks = [asyncio.create_task(self._meet(at)) for at in range(number)]
+        self._tasks = [asyncio.create_task(self._meet(at, at < number)) for at in range(number + fresh)]
         self._tasks += [asyncio.create_task(self._publish()), asyncio.create_task(self._listen())]
 
     async def connect(self):
@@ -89,8 +100,8 @@ class Pairs:
         with contextlib.suppress(asyncio.CancelledError):
             await listener
 
-    async def _meet(self, at):
-        with contextlib.closing(Peer(self)) as one, contextlib.closing(Peer(self)) as other:
+    async def _meet(self, at, keeps):
+        with contextlib.closing(Peer(self, keeps)) as one, contextlib.closing(Peer(self, keeps)) as other:
             for turn in itertools.count():
                 if self._over.is_set():
                     break
@@ -143,10 +154,25 @@ class Pairs:
                     taken = 0
                     while await stream.next():
                         for event in stream.events[taken:]:
-                            if event.name == "reset":  # a listing follows
+                            if event.name == "reset":  # a listing follows, of what has not expired meanwhile
                                 self.heard.clear()
+                                self.published.clear()
                             else:
                                 self.heard.append((event.name, event.data["code"]))
                         taken, last = len(stream.events), stream.last or last
                         pause_s = (stream.retry_ms or 0) / 1000
+                    assert 0.5 <= pause_s <= 5, "the server has ended the stream without a time to come back"
             await asyncio.sleep(pause_s)
+
+
+async def main(port):
+    pairs = Pairs(port, fresh=20)
+    await pairs.more()
+    print("ready", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await pairs.end()
+    print(json.dumps({"met": pairs.met, "streams": pairs.streams, "failures": pairs.failures}, default=str))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1])))

@@ -25,7 +25,6 @@ from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.system.sockets import open_sockets
 from tornado_signal.transport import Server as Listener
 from tornado_signal.transport import ServerState, websocket
-from tornado_signal_client import SignalClient
 
 pytest_plugins = ["support.http_fixtures"]
 
@@ -563,41 +562,6 @@ async def test_caddy_retries_a_get_until_the_server_is_back(start_proxy, pair):
     assert (published := (await publishing).status) in (200, 503)
     assert server.requests.count("POST") == (published == 200)
     await server.stop(behind.proxy)
-
-
-class Stripping(PROXIES["haproxy"]):
-    """HAProxy with a rule that lets no WebSocket through."""
-
-    def configure(self):
-        command = super().configure()
-        file = self.directory / "haproxy.cfg"
-        before, rule, after = file.read_text().partition("    http-request set-header X-Forwarded-Proto https\n")
-        file.write_text(f"{before}{rule}    http-request del-header Upgrade\n{after}")
-        return command
-
-
-@pytest.mark.parametrize(("kind", "method"), [("nginx", "WS"), (Stripping, "GET")])
-async def test_python_client_uses_what_a_proxy_lets_through(kind, method, start_through, monkeypatch, pair):
-    monkeypatch.setitem(PROXIES, Stripping, Stripping)
-    monkeypatch.setenv("SSL_CERT_FILE", str(pair.certificate))
-    through = await start_through(kind)
-    async with SignalClient(through.proxy.url, ORIGIN) as client:
-        topic = client.topic_events("lobby")
-        told = asyncio.ensure_future(anext(topic))
-        code = await client.offer("lobby", "i", "o", hold=True)
-        assert (await asyncio.wait_for(told, BOUND_S)).data["code"] == code
-        news = client.news(code, "offerer")
-        later = asyncio.ensure_future(anext(news))
-        await client.answer(code, "a")
-        assert (await asyncio.wait_for(later, BOUND_S)).description == "a"
-        assert (await asyncio.wait_for(anext(topic), BOUND_S)).name == "gone"
-        await topic.aclose()
-        await news.aclose()
-        metrics = through.service.shared.log.metrics
-        await until(lambda: not metrics.waiting.total())
-        waited = "/:topic/events" if method == "WS" else "/:topic/sessions"
-        assert {found for pattern, found, _ in metrics.waits if pattern == waited} == {method}
-        assert through.runs.count("/ws") == 1
 
 
 @pytest.mark.needs("caddy")

@@ -361,8 +361,8 @@ def sandbox(machine):
 
 @contextlib.contextmanager
 def load(machine):
-    """Load the server. Yield a function that ends the load and returns the results of the clients."""
-    command = machine.command(sys.executable, "-m", "support.load", "3000", only="--net")
+    """Let peers meet. Yield a function that ends this and returns the results."""
+    command = machine.command(sys.executable, "-m", "support.pairs", "3000", only="--net")
     with subprocess.Popen(command, cwd=TESTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout.readline() == "ready\n"
@@ -393,10 +393,8 @@ def restarts_under_load(machine):
         found = ended()
     assert found["failures"] == []
     assert len(pids) == 4
-    kinds = ("offers", "looks", "late looks", "waits", "kept", "streams")
-    assert min(found["answered"][kind] for kind in kinds) >= 40, found["answered"]
-    counts = {each["topic"]: each["count"] for each in ask(machine, "/topics")["topics"]}
-    assert counts["load"] + counts["waits"] == len(set(found["codes"])) == len(found["codes"])
+    assert found["met"] >= 200, found
+    assert found["streams"] > 4, found
     # The upgrade.
     assert ask(machine, "/")["version"] == machine.do(f"git -C {SOURCE} rev-parse HEAD")
     assert len(machine.do("ls -d /opt/tornado-signal/2*").splitlines()) == 1

@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -291,18 +291,6 @@ async def test_error_of_a_measurement_does_not_stop_the_writer(held, monkeypatch
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_repeated_failures_lose_nothing_confirmed(held, disk):
-    for number in range(5):
-        held.opened.clear()
-        disk.failing = True
-        assert await outcomes(held.put(b"lost %d" % number)) == [False]
-        disk.failing = False
-        await held.opened.wait()
-        assert await outcomes(held.put(b"kept %d" % number)) == [True]
-    assert held.keys() == [b"kept %d" % number for number in range(5)]
-    assert (held.metrics.failed, held.metrics.reopened) == (5, 5)
-
-
 def damaged_block():
     return plyvel.CorruptionError(b"Corruption: block checksum mismatch")
 
@@ -399,16 +387,6 @@ async def test_closing_writes_pending_changes(held, tmp_path, disk):
     with pytest.raises(Unavailable):
         _ = held.db.snapshot
     assert await stored(tmp_path / "data") == [b"a", b"b"]
-
-
-async def test_reads_during_the_closing_are_served_or_unavailable(io_loop, tmp_path):
-    for _ in range(20):
-        held = await Held.open(tmp_path / "data")
-        closing = asyncio.create_task(held.db.close())
-        while not closing.done():
-            await asyncio.sleep(0)
-            with suppress(Unavailable):
-                held.keys()
 
 
 @pytest.mark.parametrize("unopenable", [False, True])
@@ -597,13 +575,6 @@ async def test_unusable_directories_are_refused_with_advice(io_loop, tmp_path, h
     assert (str(path) in message, said in message, advice in message) == (True, True, True), message
     assert "\n" not in message
     assert "b'" not in message
-
-
-async def test_directory_in_use_by_this_process_is_refused(held, tmp_path):
-    with pytest.raises(DatabaseError, match="in use"):
-        await Held.open(tmp_path / "data")
-    await held.put(b"a")
-    assert held.keys() == [b"a"]
 
 
 async def test_missing_permissions_are_reported(io_loop, tmp_path):

@@ -21,17 +21,6 @@ def tables(store):
     return {key[:1] for key in store.database.snapshot.iterator(include_value=False)}
 
 
-async def test_long_listing_is_read_in_steps(store, one):
-    length = 4 * records.LISTING_STEP + 1
-    codes = [await one.create() for _ in range(length)]
-    for code in codes[::3]:
-        await one.answer(code)
-    expected = [code for code in codes if code not in codes[::3]][::-1]
-    steps = [step async for step in store.sessions(ORIGIN, "topic")]
-    assert [listed.session.code for step in steps for listed in step] == expected
-    assert all(0 < len(step) <= records.LISTING_STEP for step in steps)
-
-
 async def test_reading_stops_at_the_last_entry(store, one):
     code = await one.create()
     await one.add(code, OFFERER, "a", "b")
@@ -106,14 +95,6 @@ async def test_listing_continues_during_a_sweep(store, one, clock):
     assert {listed.offer for listed in seen} == {"offer"}
     assert set(fresh) <= {listed.session.code for listed in seen} <= {big, *fresh}
     assert (await one.codes()) == fresh[::-1]
-
-
-async def test_probing_changes_nothing(store, one):
-    code = await one.create()
-    before = list(store.database.snapshot.iterator())
-    await store.probe()
-    assert list(store.database.snapshot.iterator()) == before
-    assert await one.codes() == [code]
 
 
 def turn_around(file, start):

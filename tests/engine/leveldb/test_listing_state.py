@@ -1,62 +1,16 @@
-"""Detection of changed listings, at a cost that is independent of the history of the topic."""
+"""Listings and detection of their changes, at a cost that is independent of the history of the topic."""
 
 import asyncio
 import functools
-import random
 
 import pytest
-from support.stores import TIMEOUT_MS, sweep
+from support.stores import TIMEOUT_MS
 
-from tornado_signal.session import Position
-from tornado_signal.stores.leveldb import database, layout, memory
+from tornado_signal.stores.leveldb import database
 from tornado_signal.stores.leveldb.directory import Snapshot
 
-TOPICS = ["one", "two", "three"]
 WORN = 400
 NEVER_MS = 10**6
-
-
-def newest(store, one, topic):
-    """Return the serial of the newest entry of a listing on disk, 0 without one."""
-    prefix = layout.pack_listing_prefix(one.origin, topic)
-    with store.database.snapshot.iterator(prefix=prefix, include_value=False) as keys:
-        return next((layout.unpack_listing_key(key)[3] for key in keys), 0)
-
-
-@pytest.mark.parametrize("kept", [2, 10_000])
-@pytest.mark.parametrize("seed", range(2))
-async def test_state_is_restored_from_disk(seed, kept, opened, clock, monkeypatch, restarted):
-    monkeypatch.setattr(memory, "MAX_REMOVALS", kept)
-    rng = random.Random(seed)
-    store, one = await opened()
-    readers = {topic: (await one.begin(topic), set()) for topic in TOPICS}
-    live = {}
-    for _ in range(150):
-        step = rng.choice(["create", "create", "create", "answer", "withdraw", "pass", "restart"])
-        if step == "create":
-            topic = rng.choice(TOPICS)
-            live[await one.create(topic)] = (topic, clock.ms + TIMEOUT_MS)
-        elif step == "pass":
-            clock.ms += TIMEOUT_MS // 5
-            await sweep(store)
-            live = {code: each for code, each in live.items() if each[1] > clock.ms}
-        elif step == "restart" and rng.random() < 0.2:
-            store, one = await restarted(store)
-        elif step in ("answer", "withdraw") and live:
-            code = rng.choice(list(live))
-            del live[code]
-            await (one.answer(code) if step == "answer" else one.withdraw(code))
-        for topic in rng.sample(TOPICS, 2):
-            state = await one.state(topic)
-            listed = {code for code, (name, _) in live.items() if name == topic}
-            assert state.position == Position(store.identity, newest(store, one, topic), len(listed))
-            position, known = readers[topic]
-            for next_position, code, reason in await one.events(position, topic, known.clear):
-                (known.add if reason is None else known.remove)(code)
-                position = next_position
-            readers[topic] = position, known
-            assert known == listed
-        assert store.memory.removals.count <= kept
 
 
 @pytest.fixture

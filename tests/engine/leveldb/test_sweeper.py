@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from support.stores import BEGIN_MS, TIMEOUT_MS
 
-from tornado_signal.session import Reason, Side
+from tornado_signal.session import Reason
 from tornado_signal.stores.leveldb import session_table
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.quotas import UNLIMITED
@@ -85,20 +85,6 @@ async def test_compaction_follows_a_sweep_that_deleted(store, one, clock, compac
     assert compactions == [1]
     assert sum(store.database.metrics.compactions.counts) == 1
     assert sum(store.database.metrics.sweeps.counts) == 3
-
-
-async def test_every_swept_session_is_counted_once(store, one, clock):
-    large = await one.create()
-    for _ in range(5):
-        await one.add(large, Side.OFFERER, *map(str, range(100)))
-    await asyncio.gather(*[one.create() for _ in range(120)])
-    gone = await one.create()
-    await one.withdraw(gone)
-    assert (store.metrics.created, store.metrics.withdrawn, store.metrics.swept) == (122, 1, 0)
-    clock.ms += TIMEOUT_MS
-    await store.table.sweep_all()
-    assert (store.metrics.created, store.metrics.withdrawn, store.metrics.swept) == (122, 1, 121)
-    assert await store.counts() == (0, 0)
 
 
 async def test_small_store_is_compacted_later(store, one, filled_and_swept, compactions):
@@ -181,18 +167,6 @@ async def test_expiry_wakes_the_readers_of_a_topic_without_a_sweep(store, one, c
     assert await store.counts() == (0, 0)
     assert await one.news(position) == [(code, Reason.EXPIRED)]
     assert sum(store.database.metrics.sweeps.counts) == 0
-
-
-async def test_long_delisting_of_sessions_that_are_not_listed_gives_others_their_turn(store, one, clock, monkeypatch):
-    for _ in range(3):
-        await one.answer(await one.create())
-    clock.ms += TIMEOUT_MS
-    monkeypatch.setattr(session_table, "STEP_S", 0)
-    delisting = asyncio.create_task(store.table.expire_due(clock.ms))
-    for _ in range(3):
-        await asyncio.sleep(0)
-        assert not delisting.done()
-    await delisting
 
 
 def repeated_tasks():
