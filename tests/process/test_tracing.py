@@ -7,7 +7,8 @@ import socket
 import time
 
 import pytest
-from support.command import BOUND_S, ORIGIN, call, commit, run
+from support.backend import hang, responding
+from support.command import ORIGIN, call, commit, run
 from support.otlp import Collector
 from support.rpc import RpcClient
 from support.service import NO_SUCH_CODE
@@ -208,7 +209,8 @@ def test_variables_of_the_sdk_apply(traced, collector):
     assert span.name == "GET /health"
     given = {"service.name": "my signaling", "deployment.environment.name": "test", "service.instance.id": "pod-7"}
     assert given.items() <= span.resource.items()
-    (headers,) = collector.headers
+    (request,) = collector.requests
+    headers = {name.lower(): value for name, value in request.headers.items()}
     assert (headers["authorization"], headers["content-encoding"]) == ("Bearer abc", "gzip")
 
 
@@ -246,15 +248,15 @@ def test_each_worker_exports_its_spans(traced, collector, redis, monkeypatch, tm
 
 
 def test_outage_of_the_collector_is_logged_once(traced, collector):
-    collector.status = 400
+    collector.behaviour = responding(b"", 400)
     server = traced()
 
     def batches(number):
         assert send(server, "GET", "/health") == 200
-        return collector.requests >= number
+        return len(collector.requests) >= number
 
     until(lambda: batches(5))
-    collector.status = 200
+    collector.behaviour = responding(b"", 200)
     until(lambda: (send(server, "GET", "/topics"), collector.named("GET /topics"))[1])
     assert server.stop() == 0
     failed, again = [line for line in server.log if "tracing" in line or "opentelemetry" in line]
@@ -278,10 +280,10 @@ def test_requests_are_served_without_a_collector(start):
 
 
 def test_collector_that_does_not_respond_delays_nothing(traced, collector):
-    collector.released.clear()
+    collector.behaviour = hang
     server = traced(OTEL_BSP_MAX_QUEUE_SIZE="4", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="2")
     assert send(server, "GET", "/health") == 200
-    assert collector.requested.wait(BOUND_S)
+    until(lambda: collector.requests)
     for _ in range(50):  # more than the queue holds
         assert send(server, "GET", "/health") == 200
     assert server.stop() == 0
@@ -291,10 +293,10 @@ def test_collector_that_does_not_respond_delays_nothing(traced, collector):
 
 
 def test_second_signal_stops_without_a_collector(traced, collector):
-    collector.released.clear()
+    collector.behaviour = hang
     server = traced("--drain-delay-ms", 5000)
     assert send(server, "GET", "/health") == 200
-    assert collector.requested.wait(BOUND_S)
+    until(lambda: collector.requests)
     server.process.send_signal(signal.SIGTERM)
     assert "stopping: draining" in server.process.stderr.readline()
     assert server.stop() == 0

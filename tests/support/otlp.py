@@ -1,11 +1,11 @@
 """A collector of OpenTelemetry: a real receiver of OTLP over HTTP, in a thread."""
 
 import gzip
-import threading
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from .waiting import Handler, LocalServer, until
+from .backend import Backend, Responding, responding
+from .waiting import until
 
 KINDS = {1: "INTERNAL", 2: "SERVER"}
 ERROR = 2
@@ -42,64 +42,39 @@ def values(attributes):
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in attributes}
 
 
-class Collector:
+class Collecting(Responding):
+    def send(self, status, data, headers):
+        """Respond, and before that decode what is accepted."""
+        if status == 200:
+            assert (self.path, self.headers["Content-Type"]) == ("/v1/traces", "application/x-protobuf")
+            body = gzip.decompress(self.body) if self.headers["Content-Encoding"] == "gzip" else self.body
+            self.server.bodies.append(body)
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                for scope in resource.scope_spans:
+                    assert scope.scope.name == "tornado_signal"
+                    self.server.spans += [Exported(span, resource.resource) for span in scope.spans]
+        super().send(status, data, headers)
+
+
+class Collector(Backend):
     """A collector, as a context manager.
 
     Attributes:
         url: its address.
         spans: the received spans, in order.
-        bodies: the bodies of the requests, not compressed.
-        headers: the headers of the requests, with names in lower case.
-        status: the status of responses.
-        requests: the number of requests.
-        requested: set when there has been a request.
-        released: cleared while requests get no response.
+        bodies: the bodies of the accepted requests, not compressed.
     """
 
-    def __init__(self, port=0):
-        collector = self
+    handler, behaviour = Collecting, staticmethod(responding(b""))
 
-        class Collecting(Handler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                collector.requests += 1
-                collector.requested.set()
-                collector.released.wait()
-                if collector.status == 200:
-                    collector.receive(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
-                self.send(collector.status, b"", {})
-
-        self.spans, self.bodies, self.headers = [], [], []
-        self.status, self.requests = 200, 0
-        self.released, self.requested = threading.Event(), threading.Event()
-        self.released.set()
-        self._server = LocalServer(Collecting, port)
-        self._server.daemon_threads = True
-        self.port = self._server.server_port
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    def receive(self, path, headers, body):
-        assert path == "/v1/traces"
-        assert headers["content-type"] == "application/x-protobuf"
-        body = gzip.decompress(body) if headers.get("content-encoding") == "gzip" else body
-        self.headers.append(headers)
-        self.bodies.append(body)
-        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-            for scope in resource.scope_spans:
-                assert scope.scope.name == "tornado_signal"
-                self.spans += [Exported(span, resource.resource) for span in scope.spans]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        self.released.set()
-        self._server.close()
+    def __init__(self):
+        self.spans, self.bodies = [], []
+        super().__init__()
+        self.url = self.base
 
     def wait_for(self, name):
         """Return the first span of a name, once it has arrived."""
-        until(lambda: any(span.name == name for span in list(self.spans)))
-        return self.named(name)[0]
+        return until(lambda: self.named(name))[0]
 
     def named(self, name):
-        return [span for span in self.spans if span.name == name]
+        return [span for span in list(self.spans) if span.name == name]

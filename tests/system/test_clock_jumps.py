@@ -58,52 +58,6 @@ def until_gone(server, code):
     return now_ms()
 
 
-def test_clock_set_forward_expires_only_old_sessions(start, jump):
-    server = start()
-    old = server.offer()
-    assert poll(server, old)[0] == 200
-    jump("+1h")
-    assert server_ms(server) >= now_ms() + HOUR_MS - 1000
-    assert poll(server, old)[0] == 404
-    assert server.codes() == []
-    assert server.call("/topics")[1]["topics"] == []
-
-    before_ms = now_ms()
-    new = server.offer()
-    (newest_ms,) = created_ms(server)
-    assert newest_ms >= before_ms + HOUR_MS
-    jump("+0")
-    assert server_ms(server) >= newest_ms
-    assert poll(server, new)[0] == 200
-    newer = server.offer()
-    assert server.codes() == [newer, new]
-    assert until_gone(server, new) >= before_ms + TIMEOUT_MS
-    assert server.stop() == 0
-
-
-def test_clock_set_back_keeps_expiry_times(start, jump):
-    server = start()
-    before_ms = now_ms()
-    old = server.offer()
-    after_ms = now_ms()
-    jump("-1d")
-    assert server_ms(server) >= before_ms
-    new = server.offer()
-    newest_ms, oldest_ms = created_ms(server)
-    assert before_ms <= oldest_ms <= after_ms
-    assert oldest_ms <= newest_ms <= now_ms()
-    assert server.codes() == [new, old]
-    began_s = time.monotonic()
-    assert poll(server, old, wait=1)[0] == 200
-    assert 0.9 < time.monotonic() - began_s < 1 + BOUND_S / 2
-    gone_ms = until_gone(server, old)
-    assert gone_ms >= before_ms + TIMEOUT_MS
-    assert poll(server, new, wait=BOUND_S)[0] == 404  # notified at its own expiry, not a day later
-    assert now_ms() < after_ms + 2 * TIMEOUT_MS + 1000 * BOUND_S / 2
-    assert server.call("/topics")[1]["topics"] == []
-    assert server.stop() == 0
-
-
 def test_sessions_outlive_a_restart_while_the_clock_is_back(start, jump):
     timeout_ms = 15_000  # a busy machine needs seconds for a restart
     start = functools.partial(start, "--session-timeout-ms", timeout_ms)
@@ -252,6 +206,10 @@ def test_nothing_is_killed_and_sessions_live_their_time_after_a_jump(engine, off
     jump(offset)
     for _ in range(2):  # the event loop continues
         wait_for_message(manager, "WATCHDOG")
+    if not engine:
+        ahead = offset.startswith("+")
+        assert poll(server, old)[0] == 404 or not ahead
+        assert server_ms(server) >= now_ms() + (HOUR_MS if ahead else 0) - 1000
     new_s = time.monotonic()
     new = server.offer()
     published_s = time.monotonic()

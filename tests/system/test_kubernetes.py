@@ -404,12 +404,6 @@ def test_every_setting_can_be_given():
     settings_of(release)
 
 
-def test_variables_that_kubernetes_adds_are_refused():
-    """`enableServiceLinks: false` keeps them away: a release named `tornado-signal` would have such a variable."""
-    with pytest.raises(ValueError, match="TORNADO_SIGNAL_PORT"):
-        load(argparse.Namespace(config=None), {"TORNADO_SIGNAL_PORT": "tcp://10.0.0.1:80"})
-
-
 def mount(release, secrets, folder):
     """Write files as a kubelet mounts them, and return the variables of a pod with its paths inside `folder`.
 

@@ -249,37 +249,6 @@ def the_log_and_the_numbers(machine):
             assert re.search(f"^{name} [1-9]", numbers, re.MULTILINE), name
 
 
-def full_of_connections(machine):
-    # The log, systemctl, /readyz, the metric and the page name it. Then it serves again without a human.
-    for setting, what, room in (
-        ("Environment=TORNADO_SIGNAL_MAX_CONNECTIONS=4", "connections", 4),
-        ("LimitNOFILE=806", "descriptors", 6),
-    ):
-        with overridden(machine, f"{ADMIN}\n{setting}"):
-            until(lambda room=room: f"room for {room} connections" in machine.do(LOG))
-            stream = f"curl --silent --no-buffer -H 'Origin: {ORIGIN}' http://127.0.0.1:3000/lobby/events"
-            for number in range(room + 1):
-                machine.do(f"systemd-run --quiet --unit stream{number} {stream}")
-
-            def reported(stream=stream, what=what):
-                machine.run(stream.replace("--silent", "--silent --max-time 1"))
-                return f"full: {what}" in show(machine, "StatusText")["StatusText"]
-
-            until(reported)
-            assert f"full: {what}" in machine.do(STATUS)
-            assert json.loads(admin(machine, "/readyz")) == {"status": "ok", "full": [what]}
-            assert f'tornado_signal_full{{what="{what}"}} 1.0' in metrics(machine)
-            assert any("clients are refused" in line for line in page_log(machine))
-            (process,) = json.loads(admin(machine, "/status"))["processes"]
-            assert process["clients"][0]["client"] == "127.0.0.1"
-            machine.do(f"systemctl stop {' '.join(f'stream{number}' for number in range(room + 1))} || true")
-            until(lambda: "full" not in show(machine, "StatusText")["StatusText"])
-            assert ask(machine, "/health")["status"] == "ok"
-            log = machine.do(LOG)
-            assert f"clients are served again: {what} had no room" in log
-            assert show(machine, "NRestarts") == {"NRestarts": "0"}, machine.do(LOG)
-
-
 def feed_often(machine):
     fed = set()
 
@@ -491,7 +460,6 @@ STEPS = (
     a_wrong_setting_on_reload,
     secrets,
     the_log_and_the_numbers,
-    full_of_connections,
     watchdog,
     workers,
     sandbox,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tornado_signal.errors import DamagedListing, DatabaseError, Unavailable
+from tornado_signal.errors import DatabaseError, Unavailable
 from tornado_signal.stores.leveldb import database, layout
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.database import Change, Database, Group
@@ -603,17 +603,6 @@ async def test_first_start_that_was_killed_is_completed(io_loop, tmp_path, left)
     await held.put(b"a")
     await held.db.close()
     assert await stored(path) == [b"a"]
-
-
-@pytest.mark.parametrize("damaged", [True, False])
-async def test_damage_found_by_the_load_is_reported(io_loop, tmp_path, damaged):
-    def load(db):
-        raise (DamagedListing("a session is not listed") if damaged else plyvel.CorruptionError(b"bad block"))
-
-    reason = "a session is not listed" if damaged else "bad block"
-    with pytest.raises(DatabaseError, match=rf"is damaged \({reason}\); .*move the directory away"):
-        await Held.open(tmp_path / "data", load=load)
-    assert await stored(tmp_path / "data") == []
 
 
 async def test_load_that_fails_leaves_nothing_behind(io_loop, tmp_path):

@@ -91,11 +91,11 @@ def test_sound_or_foreign_database_is_never_started_empty(path):
     assert [each.name for each in path.parent.iterdir()] == ["data"]
 
 
-@pytest.mark.parametrize("by", ["leveldb", "load"])
+@pytest.mark.parametrize("by", ["leveldb", "load", "reading"])
 def test_damage_is_refused_or_replaced_by_an_empty_database(by, path, caplog):
     def loading(db):
-        if by == "load" and db.get(b"old") is not None:
-            raise DamagedListing(3, 5)
+        if by != "leveldb" and db.get(b"old") is not None:
+            raise (DamagedListing(3, 5) if by == "load" else plyvel.CorruptionError(b"bad block"))
         return load(db)
 
     with plyvel.DB(str(path)) as db:
@@ -104,6 +104,7 @@ def test_damage_is_refused_or_replaced_by_an_empty_database(by, path, caplog):
         (path / "CURRENT").write_bytes(b"nonsense")
     with pytest.raises(DamagedDatabase) as refused:
         directory.open_sound(path, loading)
+    assert {"load": "5", "reading": "bad block", "leveldb": "CURRENT"}[by] in str(refused.value)
     assert "move the directory away" in str(refused.value)
     assert "--start-empty-if-damaged" in str(refused.value)
     assert caplog.records == []

@@ -32,9 +32,11 @@ def compactions(store, monkeypatch):
 def filled_and_swept(store, one, clock, monotonic):
     """Return a function that advances the time, publishes over a megabyte, lets it expire and sweeps."""
 
-    async def run(passed_s, **options):
+    async def run(passed_s, *, full=False, **options):
         monotonic[0] += passed_s
+        store.space.max_bytes = UNLIMITED
         await fill(one, **options)
+        store.space.max_bytes = 1 if full else UNLIMITED
         clock.ms += TIMEOUT_MS
         await store.table.sweep_all()
 
@@ -87,15 +89,11 @@ async def test_compaction_follows_a_sweep_that_deleted(store, one, clock, compac
     assert sum(store.database.metrics.sweeps.counts) == 3
 
 
-async def test_small_store_is_compacted_later(store, one, filled_and_swept, compactions):
-    await filled_and_swept(0, number=20)
+async def test_compactions_are_of_a_megabyte_and_separated_by_a_pause(
+    store, one, filled_and_swept, monotonic, compactions
+):
+    await filled_and_swept(0.0, number=20)
     assert compactions == [0]
-    await fill(one)
-    await store.table.sweep_all()
-    assert compactions == [1]
-
-
-async def test_compactions_are_separated_by_a_pause(store, filled_and_swept, monotonic, compactions):
     for passed_s, expected in [(0.0, 1), (59.9, 1), (0.0, 1), (0.1, 2), (59.0, 2)]:
         await filled_and_swept(passed_s)
         assert compactions == [expected]
@@ -112,14 +110,9 @@ async def test_sessions_are_compacted_only_after_the_store_has_doubled(store, on
         assert compactions == [expected]
 
 
-async def test_compactions_pause_less_while_the_store_is_full(store, one, clock, monotonic, compactions):
-    for passed_s, max_bytes, expected in [(0.0, UNLIMITED, 1), (5.1, UNLIMITED, 1), (0.0, 1, 2), (4.9, 1, 2)]:
-        store.space.max_bytes = UNLIMITED
-        await fill(one)
-        store.space.max_bytes = max_bytes
-        monotonic[0] += passed_s
-        clock.ms += TIMEOUT_MS
-        await store.table.sweep_all()
+async def test_compactions_pause_less_while_the_store_is_full(store, filled_and_swept, compactions):
+    for passed_s, full, expected in [(0.0, False, 1), (5.1, False, 1), (0.0, True, 2), (4.9, True, 2)]:
+        await filled_and_swept(passed_s, full=full)
         assert compactions == [expected]
 
 
