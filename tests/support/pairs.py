@@ -170,6 +170,7 @@ async def main(port):
     await pairs.more()
     print("ready", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await pairs.more()
     await pairs.end()
     print(json.dumps({"met": pairs.met, "streams": pairs.streams, "failures": pairs.failures}, default=str))
 

@@ -362,8 +362,8 @@ def restarts_under_load(machine):
         found = ended()
     assert found["failures"] == []
     assert len(pids) == 4
-    assert found["met"] >= 200, found
-    assert found["streams"] > 4, found
+    assert found["met"] >= 100, found
+    assert found["streams"] >= 2, found
     # The upgrade.
     assert ask(machine, "/")["version"] == machine.do(f"git -C {SOURCE} rev-parse HEAD")
     assert len(machine.do("ls -d /opt/tornado-signal/2*").splitlines()) == 1
