@@ -15,7 +15,7 @@ from support.checkout import unpack
 from support.command import ORIGIN, call
 from support.documents import blocks
 from support.maintenance import run_ok, run_refused
-from support.redis_servers import RedisCluster, RedisServer, free_port
+from support.redis_servers import RedisCluster, free_port
 from support.redis_traffic import PARTITIONS, Waiters, in_background, ready, until
 from support.rpc import open_socket
 from support.scraping import scrape
@@ -337,58 +337,45 @@ def test_missing_or_empty_redis_is_reported_in_one_sentence(redis_server):
     assert redis.ask("DBSIZE") == 0
 
 
-# Servers of earlier versions and of this one on the same Redis, as during an upgrade
-
-
-# The last release, the last commit before servers signed their actions, and one whose servers use the same channel for
-# signed ones. Run on that commit, the last case compares equal servers, and passes.
-RELEASE = {"release": "8a2b8163"}
-EARLIER = {"unsigned": "892501be~1", "signed": "0d2df6bd"}
+# Servers of earlier versions and of this one on the same Redis, as during an upgrade: the last release, the last commit
+# before servers signed their actions, and one whose servers use the same channel for signed ones. Run on that commit,
+# the last case compares equal servers, and passes.
+EARLIER = {"release": "8a2b8163", "unsigned": "892501be~1", "signed": "0d2df6bd"}
 MESSAGES = 100
 
 
 @pytest.fixture
-def servers(start, tmp_path, request):
+def servers(start, tmp_path, redis_server, version):
     """A server of an earlier version, and one of this version."""
-    earlier = tmp_path / "earlier"
+    earlier, redis = tmp_path / "earlier", redis_server(kind="valkey")
     earlier.mkdir()
-    unpack(earlier, (RELEASE | EARLIER)[request.param])
-    with RedisServer("valkey") as redis:
-        flags = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--admin-port", "0")
-        old = {"prefix": (sys.executable, "-m"), "command": "tornado_signal", "cwd": earlier}
-        yield start(*flags, **old), start(*flags)
+    unpack(earlier, EARLIER[version])
+    flags = ("--durability", "os", "--admin-port", "0")
+    old = {"prefix": (sys.executable, "-m"), "command": "tornado_signal", "cwd": earlier}
+    return start(*flags, redis=redis, **old), start(*flags, redis=redis)
 
 
-@pytest.mark.parametrize("servers", RELEASE | EARLIER, indirect=True)
-def test_servers_of_two_versions_serve_the_same_sessions(servers):
-    for one, other in (servers, servers[::-1]):
+@pytest.mark.parametrize("version", EARLIER)
+async def test_servers_of_two_versions_serve_the_same_sessions_and_their_actions_disturb_no_client(servers, version):
+    old, new = servers
+    for one, other in ((old, new), (new, old)):
         code = one.offer("lobby")
         assert other.codes("lobby") == [code]
         assert other.call("/answer", {"code": code, "side": "answerer", "candidate": "c"})[0] == 200
-        waiting = in_background(
-            lambda one=one, code=code: one.call("/poll", {"code": code, "side": "offerer", "wait": 30})
-        )
+        poll = {"code": code, "side": "offerer"}
+        waiting = in_background(lambda one=one, poll=poll: one.call("/poll", poll | {"wait": 30}))
         assert other.call("/answer", {"code": code, "side": "answerer", "answer": "a"})[0] == 200
         assert waiting()[0] == 200
-        assert one.call("/poll", {"code": code, "side": "offerer"})[1] == {"answer": "a", "answerCandidates": ["c"]}
-        assert other.call("/withdraw", {"code": code, "side": "offerer"})[0] == 200
-        assert one.call("/poll", {"code": code, "side": "offerer"})[0] == 404
-
-
-def status(server):
-    return server.call("/status", base=server.admin_url, origin=None)[1]
-
-
-@pytest.mark.parametrize("servers", EARLIER, indirect=True)
-async def test_actions_of_one_version_disturb_no_client_of_another(servers):
-    old, new = servers
+        assert one.call("/poll", poll)[1] == {"answer": "a", "answerCandidates": ["c"]}
+        assert other.call("/withdraw", poll)[0] == 200
+        assert one.call("/poll", poll)[0] == 404
     names = [server.url.rpartition(":")[2] for server in servers]
 
     async def sees_both():
-        state = await asyncio.to_thread(status, new)
+        _, state = await asyncio.to_thread(new.call, "/status", base=new.admin_url, origin=None)
         return all(name in str((state["processes"], state["missing"])) for name in names)
 
-    for sending, receiving in ((new, old), (old, new)):
+    for sending, receiving in ((new, old), (old, new)) if version != "release" else ():
         urls = [server.url.replace("http", "ws", 1) + "/y-webrtc" for server in (sending, receiving)]
         async with RawClient(urls[0], ORIGIN) as sender, RawClient(urls[1], ORIGIN) as receiver:
             await receiver.subscribe("room")
@@ -396,9 +383,8 @@ async def test_actions_of_one_version_disturb_no_client_of_another(servers):
                 if not number % 50:
                     await rpc.until(sees_both)
                 await sender.publish("room", number)
-            assert [await receiver.receive() for _ in range(MESSAGES)] == [
-                published("room", number, 1) for number in range(MESSAGES)
-            ]
+            received = [await receiver.receive() for _ in range(MESSAGES)]
+            assert received == [published("room", number, 1) for number in range(MESSAGES)]
     for server in servers:
         assert server.stop() == 0
         assert [line for line in server.log if "Traceback" in line or "is refused" in line] == []
