@@ -67,7 +67,7 @@ async def leave_in_listing(attacker: Attacker) -> None:
 
 @attack()
 async def write_then_read(attacker: Attacker) -> None:
-    """A topic that is filled for 15 s (60 % of a short attack), then its listing, and polls of a session."""
+    """A topic that is filled for 15 s (less in a short attack), then its listing, and polls."""
     codes = [(await attacker.must(offer("big")))["code"] for _ in range(8)]
     raws = [post("/answer", code=code, side="offerer", candidate=BIG) for code in [*codes, *[codes[0]] * 8]]
     with contextlib.suppress(TimeoutError):

@@ -48,12 +48,12 @@ def connect_from(address, port):
     return socket.create_connection(("127.0.0.1", port), BOUND_S, source_address=(address, 0))
 
 
-def status(client, context):
-    """Send a request after the handshake. Return the status, or None if the server closed the connection."""
+def status(client, context=None):
+    """Send a request, after a handshake if there is a context. Return the status, or None if the server closed."""
     try:
-        with context.wrap_socket(client, server_hostname="127.0.0.1") as secure:
-            secure.sendall(HEALTHY)
-            responses = answers(read_all(secure))
+        with context.wrap_socket(client, server_hostname="127.0.0.1") if context else client as connected:
+            connected.sendall(HEALTHY)
+            responses = answers(read_all(connected))
             return responses[0].status if responses else None
     except OSError:
         return None
@@ -191,28 +191,20 @@ def test_connection_accepted_before_the_drain_can_complete_its_handshake(limited
 @on_both_loops
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
 def test_accepting_can_be_paused_and_resumed(tls, loop, pair, trusting):
-    def request_status(client):
-        return status(client, trusting) if tls else plain_status(client)
-
+    context = trusting if tls else None
     with serving(loop=loop, tls=Tls(read_certificate(*pair)).context if tls else None) as running:
         for _ in range(2):
             running.run(running.server.accept(True))
-            assert request_status(running.connect()) == 200
+            assert status(running.connect(), context) == 200
             for _ in range(2):
                 running.run(running.server.accept(False))
             with running.connect() as waiting:
                 running.run(asyncio.sleep(0.1))
                 assert not running.server.state.connections
                 running.run(running.server.accept(True))
-                assert request_status(waiting) == 200
+                assert status(waiting, context) == 200
         running.run(running.server.accept(False))
         running.run(running.server.accept_no_more())
         running.run(running.server.accept(True))
         with pytest.raises(ConnectionRefusedError):
             running.connect()
-
-
-def plain_status(client):
-    with client:
-        client.sendall(HEALTHY)
-        return answers(read_all(client))[0].status
