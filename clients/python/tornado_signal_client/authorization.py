@@ -53,11 +53,6 @@ class Authorization:
         return max(self._renew_at_s - time.time(), 0.0)
 
 
-def bearer(token: str) -> dict[str, str]:
-    """Return the header of a token. Empty if there is no token."""
-    return {"Authorization": f"Bearer {token}"} if token else {}
-
-
 def renewal_s(token: str) -> float:
     """Return when to replace a token, Unix time. Infinite without an expiry, and after it: a clock can be wrong."""
     try:

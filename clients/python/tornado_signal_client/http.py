@@ -9,13 +9,13 @@ import os
 import ssl
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import Callable, Collection
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import httpx
 
-from .authorization import Authorization, bearer
+from .authorization import Authorization
 from .errors import (
     HUNG_UP,
     MAX_RESPONSE_BYTES,
@@ -97,16 +97,6 @@ class HttpClient:
         self._closing.start(close(self._clients.values()))
         self._clients = {}
 
-    @contextlib.asynccontextmanager
-    async def _wait(self, limit_s: float) -> AsyncIterator[asyncio.Timeout]:
-        """Limit the time of a wait, which `check` ends."""
-        async with asyncio.timeout(limit_s) as wait:
-            self._waits.add(wait)
-            try:
-                yield wait
-            finally:
-                self._waits.discard(wait)
-
     async def call(self, server: str, operation: str, fields: Fields) -> Fields:
         """Send the request of an operation and return the fields of the response."""
         method, path = REQUESTS[operation]
@@ -117,15 +107,9 @@ class HttpClient:
             path = path.replace("{topic}", _segment(fields.pop("topic")))
         token = await self._authorization.token()
         for retries in (1, 0):
-            request = self._client(server).build_request(
-                method,
-                server + path,
-                params=fields if method == "GET" else None,
-                json=fields if method == "POST" else None,
-                headers={**self._headers, **bearer(token)},
-                timeout=None,
-            )
-            response, content = await self._send(server, request, wait_s)
+            options = {"json" if method == "POST" else "params": fields, "timeout": None}
+            headers = self._headers | ({"Authorization": f"Bearer {token}"} if token else {})
+            response, content = await self._send(wait_s, server, method, path, headers=headers, **options)
             refused = response.status_code == 401
             if not (refused and retries) or (newer := await self._authorization.replace(token)) is None:
                 break
@@ -139,19 +123,22 @@ class HttpClient:
             raise Foreign
         return result
 
-    async def _send(self, server: str, request: httpx.Request, wait_s: float) -> tuple[httpx.Response, bytes]:
+    async def _send(
+        self, wait_s: float, server: str, method: str, path: str, **options: Any
+    ) -> tuple[httpx.Response, bytes]:
         """Send a request, and return the response with its body. One that waits is repeated after `check`."""
         limit_s = max(RESPONSE_S, wait_s + SIGN_OF_LIFE_S)
         while True:
-            scope = self._wait(limit_s) if wait_s else asyncio.timeout(limit_s)
             try:
-                async with scope as limit:
-                    response = await self._client(server).send(request, stream=True)
-                    self._known.add(server)
+                async with asyncio.timeout(limit_s) as limit:
+                    if wait_s:
+                        self._waits.add(limit)
                     try:
-                        return response, await _read(response)
+                        async with self._client(server).stream(method, server + path, **options) as response:
+                            self._known.add(server)
+                            return response, await _read(response)
                     finally:
-                        await response.aclose()
+                        self._waits.discard(limit)
             except (httpx.RemoteProtocolError, httpx.ReadError) as error:
                 raise await self._broken(server, _unreachable(server, error)) from None
             except httpx.TransportError as error:
