@@ -48,7 +48,7 @@ class Attempts:
         self._client, self._get_ice_servers = client, ice_servers
         self._mail, self._tasks = mail, tasks
         self._may_connect, self._emit, self._on_left = may_connect, on_event, on_left
-        self.roster = self._roster = Roster(self._on_owner)
+        self.roster = Roster(self._on_owner)
         self._ice_servers: list[IceServer] = []
         self._peers: list[Peer] = []  # all attempts and connections until they are closed, the oldest first
         self._ended = False
@@ -84,17 +84,17 @@ class Attempts:
         """Process mail for an attempt or connection."""
         id, offer, number = mail["from"], mail.get("description"), mail.get("of") or 0
         if number == 1 and offer is not None and offer["type"] == "offer" and id < self._mail.identity.id:
-            member = self._roster.member(id, mail["info"], mail.get("me"))
+            member = self.roster.member(id, mail["info"], mail.get("me"))
             if attempt not in member.attempts:
                 # Anybody can send mail with an id that is not proven, so that an open connection stays.
                 connected = id in self.peers and self.peers[id].connection.connectionState == "connected"
                 if member.peer is not None and member.peer._is_connecting and not member.peer._is_late:
                     member.later_offer = mail, attempt, own_code  # the current one may have ended on the other side
                 elif (is_proven(id) or not connected) and self._may_connect(member) and self._admit(leads=False):
-                    self._roster.add(member, member.name)
+                    self.roster.add(member, member.name)
                     member.code = member.code or Token(mail["code"], own_code.server)
                     self._connect(member, attempt)
-        current = self._roster.members[id].peer if id in self._roster.members else None
+        current = self.roster.members[id].peer if id in self.roster.members else None
         for peer in (current, self.peers.get(id)):
             if peer is not None and peer._attempt == attempt:
                 peer._deliver(mail)
@@ -106,9 +106,9 @@ class Attempts:
     def start(self, member: Member | None = None) -> None:
         """Start attempts with the waiting members, and with `member` if it needs one."""
         if member is not None and self._mail.identity.id < member.id and self._needs_attempt(member):
-            self._roster.enqueue(member)
-        while not self._ended and self._roster.next() is not None and self._admit(leads=True):
-            chosen = self._roster.next()  # `_admit` may have ended an attempt, which can change who is waiting
+            self.roster.enqueue(member)
+        while not self._ended and self.roster.next() is not None and self._admit(leads=True):
+            chosen = self.roster.next()  # `_admit` may have ended an attempt, which can change who is waiting
             if chosen is not None:
                 self._connect(chosen, secrets.token_urlsafe(12))
 
@@ -135,7 +135,7 @@ class Attempts:
 
     def _connect(self, member: Member, attempt: str) -> None:
         """Start an attempt that replaces the current one. An open connection stays until the new one is open."""
-        self._roster.discard(member)
+        self.roster.discard(member)
         previous = member.peer
         member.tries += 1
         member.attempts.add(attempt)
@@ -180,7 +180,7 @@ class Attempts:
             member.tries = 0
             self.start()
         elif member.code is None or member.beacon is None:
-            self._roster.remove(member)
+            self.roster.remove(member)
             self._on_left()
             self.start()
         elif not self._ended:
