@@ -369,7 +369,7 @@ async def test_frozen_connections_are_replaced_soon_after_a_check(wakes, websock
     async def freeze(client):
         proxy.freeze()
         if wakes:
-            client._servers._checked_s = awake_s()
+            client._checked_s = awake_s()
             for module in (life, servers):
                 monkeypatch.setattr(module, "awake_s", lambda: awake_s() + 3600)
         else:

@@ -189,7 +189,7 @@ async def test_held_offer_and_stream_outlive_many_tokens(protected):
 
     async with connect(service, renew, websocket=True) as client:
         code = await client.offer(*OFFER, hold=True)
-        connection = await client._servers.connection(client._servers.urls[0])
+        connection = await client._connection(client._urls[0])
         async with aclosing(client.topic_events("lobby")) as events:
             assert (await anext(events)).data["code"] == code
             await asyncio.sleep(2)

@@ -9,7 +9,7 @@ from support.forwarding import Proxy
 from support.rpc import until
 from support.service import NOT_FOUND, ORIGIN, TIMEOUT_MS
 
-from tornado_signal_client import Event, SignalClient, SignalError, events, leases, rpc, websocket
+from tornado_signal_client import Event, SignalClient, SignalError, leases, rpc, servers, websocket
 from tornado_signal_client.errors import Unreachable
 
 BOUND_S = 20
@@ -141,7 +141,7 @@ async def test_idle_connection_is_closed_and_reopened_on_demand(service, monkeyp
         code = await client.offer(*OFFER, hold=True)
         pending = asyncio.ensure_future(client.poll(code, "offerer", wait_s=0.5))
         assert (await pending).description is None  # the poll took longer than IDLE_S
-        connection = await client._servers.connection(proxy.url)
+        connection = await client._connection(proxy.url)
         await client.withdraw(code, "offerer")
         await asyncio.wait_for(connection.closed.wait(), BOUND_S)
         await client.sessions("lobby", wait_s=0)
@@ -182,7 +182,7 @@ async def test_requests_beyond_the_limits_of_a_connection_work(service, monkeypa
 
 async def test_slow_reader_gets_every_event_once(service, monkeypatch):
     monkeypatch.setattr(rpc, "MAX_UNREAD", 10)
-    monkeypatch.setattr(events, "RETRY_S", 0.01)
+    monkeypatch.setattr(servers, "RETRY_S", 0.01)
     async with SignalClient(server_url(service), ORIGIN) as client, aclosing(client.topic_events("lobby")) as topic:
         later = asyncio.ensure_future(anext(topic))
         await until(requests_waiting(service, 1))
@@ -222,7 +222,7 @@ async def test_local_servers_need_no_proxy(service, use_proxy, proxy):
     async with SignalClient(server_url(service), ORIGIN, retry_timeout_s=0) as client:
         await client.health()
         await client.sessions("lobby", wait_s=0)
-        assert await client._servers.connection(server_url(service), open_if_closed=False) is not None
+        assert await client._connection(server_url(service), open_if_closed=False) is not None
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ async def test_websocket_trusts_the_same_certificates_as_https(start, tmp_path, 
     monkeypatch.setenv("SSL_CERT_FILE", str(pair.certificate))
     async with SignalClient(server.url, ORIGIN, retry_timeout_s=0) as client:
         await client.sessions("lobby", wait_s=0)
-        assert await client._servers.connection(server.url, open_if_closed=False) is not None
+        assert await client._connection(server.url, open_if_closed=False) is not None
         assert await client.version()
 
 

@@ -13,7 +13,7 @@ from support.node import Node
 from support.paths import ROOT
 from websockets.asyncio.server import serve
 
-from tornado_signal_client import SignalClient, SignalError, http, pacing, rpc, servers
+from tornado_signal_client import SignalClient, SignalError, http, polls, rpc, servers, tasks
 
 BOUND_S = 60
 CODES = {"timeout", "not-a-server", "server-unreachable", "invalid-request", "server-busy"}
@@ -169,7 +169,7 @@ async def test_pause_before_a_repeated_request_has_a_floor(monkeypatch, retry_af
             await asyncio.wait_for(paused.wait(), BOUND_S)
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-    assert pacing.PAUSE_S / 2 <= pauses_s[0] <= 4500
+    assert tasks.PAUSE_S / 2 <= pauses_s[0] <= 4500
 
 
 async def test_polls_that_are_answered_at_once_are_slowed_down(monkeypatch):
@@ -187,8 +187,8 @@ async def test_polls_that_are_answered_at_once_are_slowed_down(monkeypatch):
         port = server.sockets[0].getsockname()[1]
         async with SignalClient(f"http://127.0.0.1:{port}") as client, aclosing(client.listings("lobby")) as listings:
             await anext(listings)
-            monkeypatch.setattr(pacing, "asyncio", SimpleNamespace(sleep=sleep))
-            monkeypatch.setattr(pacing, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+            monkeypatch.setattr(polls, "asyncio", SimpleNamespace(sleep=sleep))
+            monkeypatch.setattr(polls, "time", SimpleNamespace(monotonic=lambda: 1000.0))
             for _ in range(40):
                 await asyncio.wait_for(anext(listings), BOUND_S)
     assert pauses_s[:10] == [0.0] * 10

@@ -5,15 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from tornado_signal_client import inbox
-from tornado_signal_client.inbox import Inbox
+from tornado_signal_client import messages
+from tornado_signal_client.messages import Inbox
 
 LIMIT = 100_000
 
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(inbox, "MAX_UNREAD_BYTES", LIMIT)
+    monkeypatch.setattr(messages, "MAX_UNREAD_BYTES", LIMIT)
 
 
 def make_room():

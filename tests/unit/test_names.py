@@ -7,8 +7,8 @@ import pytest
 
 from tornado_signal_client import SignalError
 from tornado_signal_client.names import Identity, topic_of
+from tornado_signal_client.parsing import checked
 from tornado_signal_client.records import Mail, decode_beacon
-from tornado_signal_client.shapes import checked
 from tornado_signal_client.verification import verification
 
 VECTORS = json.loads((Path(__file__).parents[1] / "room-vectors.json").read_text())

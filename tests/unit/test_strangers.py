@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal_client import records, shapes
+from tornado_signal_client import parsing, records
 from tornado_signal_client.names import Identity
 from tornado_signal_client.parsing import parse_json, parse_object
 
@@ -80,7 +80,7 @@ def read_beacon(text):
 
 
 def read_mail(text):
-    return declared(READER.unseal(text, "from", lambda fields: shapes.checked(fields, records.Mail)), records.Mail)
+    return declared(READER.unseal(text, "from", lambda fields: parsing.checked(fields, records.Mail)), records.Mail)
 
 
 def declared(value, shape):
@@ -96,7 +96,7 @@ def declared(value, shape):
 
 
 def read(shape):
-    return lambda text: declared(shapes.checked(parse_object(text), shape), shape)
+    return lambda text: declared(parsing.checked(parse_object(text), shape), shape)
 
 
 READERS = {
@@ -146,7 +146,7 @@ def test_message_of_a_server_is_typed_or_foreign(value, data):
             for session in response["result"]["sessions"]:
                 assert type(session["createdAt"]) in (int, float)
         if not queue.empty() and (data := queue.get_nowait()[0].data) is not None:
-            assert not shapes.conforms(data, shapes.TOPIC_EVENTS["session"]) or isinstance(data["offer"], str)
+            assert not parsing.conforms(data, parsing.TOPIC_EVENTS["session"]) or isinstance(data["offer"], str)
 
     asyncio.run(receive(data.draw(texts(value))))
 

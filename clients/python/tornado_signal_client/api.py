@@ -1,22 +1,16 @@
 """The client's methods for single requests and event streams."""
 
-import asyncio
-import contextlib
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import cast
 
-from .authorization import TokenSource
-from .errors import SignalError, TimeLimit, refused
-from .events import follow
+from .errors import SignalError, refused
 from .leases import LeaseManager
 from .names import room_of, topic_of
-from .pacing import WAIT_S, Pace
-from .polls import MAX_LISTING, shrink
+from .polls import MAX_LISTING, repeat, shrink
 from .servers import Response, Servers
 from .types import (
-    Closable,
     Event,
     Fields,
     Health,
@@ -37,7 +31,7 @@ MAX_BATCH = 100
 NOT_FOUND = "Session not found, expired, or origin mismatch"
 
 
-class SignalClient(Closable):
+class SignalClient(Servers):
     """A client of one or several servers. Requests go to the first server that works.
 
     Use it as an async context manager, or `close` it. A failed request raises `SignalError`.
@@ -59,88 +53,38 @@ class SignalClient(Closable):
             honoured. May be changed at any time.
     """
 
-    def __init__(
-        self,
-        servers: str | Sequence[str] = "http://127.0.0.1:3000",
-        origin: str | None = None,
-        retry_timeout_s: float = 10.0,
-        *,
-        websocket: bool = True,
-        token: TokenSource | None = None,
-    ) -> None:
-        urls = [servers] if isinstance(servers, str) else servers
-        self._servers = Servers(urls, origin, retry_timeout_s, websocket, token)
-        self._leases = LeaseManager(self._servers)
-        self._max_listing = MAX_LISTING  # or what fits into a response
+    _max_listing = MAX_LISTING  # or what fits into a response
+
+    @functools.cached_property
+    def _leases(self) -> LeaseManager:
+        return LeaseManager(self)
 
     async def close(self) -> None:
-        """Close all connections to the servers. Later requests raise RuntimeError."""
         await self._leases.close()
-        await self._servers.close()
-
-    def check(self) -> None:
-        """Ask the servers for a sign of life, for example after a change of the network.
-
-        Connections without one are replaced after some seconds. The client does this itself when it has slept.
-        """
-        self._servers.check()
-
-    def on_unreachable(self, listener: Callable[[SignalError], None]) -> Callable[[], None]:
-        """Call a function with the error when no server has accepted a request for 5 s, once until one does."""
-        self._servers.outage.listeners.add(listener)
-        return lambda: self._servers.outage.listeners.discard(listener)
-
-    @contextlib.asynccontextmanager
-    async def _time_limit(self, limit_s: float | None) -> AsyncIterator[asyncio.Timeout]:
-        """Limit a time. The `TimeLimit` says why the servers are unreachable, if they are."""
-        try:
-            async with asyncio.timeout(limit_s) as limit:
-                yield limit
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            cause = self._servers.outage.error
-            raise TimeLimit(f"not done in {limit_s:g} s" + (f": {cause}" if cause else "")) from cause
-
-    @property
-    def origin(self) -> str:
-        """The Origin of every request."""
-        return self._servers.origin
-
-    @property
-    def retry_timeout_s(self) -> float:
-        return self._servers.retry_timeout_s
-
-    @retry_timeout_s.setter
-    def retry_timeout_s(self, retry_timeout_s: float) -> None:
-        self._servers.retry_timeout_s = retry_timeout_s
+        await super().close()
 
     async def version(self) -> str:
         """Send GET / and return the commit that the server was built from."""
-        return cast(str, (await self._servers.call("version", {})).result["version"])
+        return cast(str, (await self._call("version", {})).result["version"])
 
     async def health(self) -> Health:
         """Send GET /health."""
-        return cast(Health, (await self._servers.call("health", {})).result)
+        return cast(Health, (await self._call("health", {})).result)
 
     async def ice_servers(self) -> IceServers | None:
         """Send GET /ice-servers. Return None if the server does not support it."""
         try:
-            response = await self._servers.call("iceServers", {})
+            response = await self._call("iceServers", {})
         except SignalError as error:
             if error.code != "not-found":
                 raise
             return None
-        self._servers.wants_reports = bool(response.result.get("reports"))
+        self._wants_reports = bool(response.result.get("reports"))
         return cast(IceServers, response.result)
-
-    def _report(self, fields: Fields) -> None:
-        """Send a report of a connection in the background, if the server wants it."""
-        self._servers.report(fields)
 
     async def nearby(self) -> str:
         """Send GET /nearby and return the topic, or name of a room, that only clients of the same network get."""
-        return cast(str, (await self._servers.call("nearby", {})).result["topic"])
+        return cast(str, (await self._call("nearby", {})).result["topic"])
 
     async def topics(self, page: int = 1, limit: int = 100, *, prefix: str | None = None) -> Topics:
         """Send GET /topics and return a page of the topics with unanswered sessions, in alphabetical order.
@@ -148,7 +92,7 @@ class SignalClient(Closable):
         With `prefix`, only topics that begin with it are listed and counted.
         """
         fields = {"page": page, "limit": limit, "prefix": prefix}
-        return cast(Topics, (await self._servers.call("topics", fields)).result)
+        return cast(Topics, (await self._call("topics", fields)).result)
 
     async def rooms(self, page: int = 1, limit: int = 100, *, prefix: str = "") -> Rooms:
         """Return a page of the rooms with members, in alphabetical order.
@@ -171,7 +115,7 @@ class SignalClient(Closable):
         """
         limit = min(limit or MAX_LISTING, self._max_listing)
         fields: Fields = {"topic": topic, "wait": wait_s, "since": since, "limit": limit}
-        response = await shrink(lambda: self._servers.call("sessions", fields), fields)
+        response = await shrink(lambda: self._call("sessions", fields), fields)
         if fields["limit"] < limit:
             self._max_listing = fields["limit"]
         sessions = cast(list[Session], response.result["sessions"])
@@ -198,7 +142,7 @@ class SignalClient(Closable):
         WebSocket it is refreshed.
         """
         fields = {"topic": topic, "info": info, "offer": offer, "ttl": ttl_ms, "secret": secret, "hold": hold or None}
-        response = await self._servers.call("offer", fields, idempotent=False)
+        response = await self._call("offer", fields, once=True)
         code = Token(response.result["code"], response.server)
         if hold:
             self._leases.keep(code, secret, response.connection)
@@ -206,7 +150,7 @@ class SignalClient(Closable):
 
     async def answer(self, code: str, answer: str, *, secret: str | None = None) -> None:
         """Send POST /answer as the answerer. If another peer has answered first, the error has `lost_race`."""
-        await self._call("answer", code, {"side": "answerer", "answer": answer, "secret": secret})
+        await self._call_session("answer", code, {"side": "answerer", "answer": answer, "secret": secret})
 
     async def candidates(self, code: str, side: Side, candidates: Sequence[str], *, secret: str | None = None) -> None:
         """Send POST /answer with `candidates`, 100 at a time, or one at a time to a server without batches.
@@ -219,19 +163,19 @@ class SignalClient(Closable):
             batch = list(candidates[start : start + MAX_BATCH])
             fields = {"side": side, "secret": secret}
             try:
-                await self._call("answer", code, {**fields, "candidates": batch})
+                await self._call_session("answer", code, {**fields, "candidates": batch})
             except SignalError as error:
                 if error.status != 400 or not error.text.endswith("answer or candidate"):
                     raise
                 for candidate in batch:
-                    await self._call("answer", code, {**fields, "candidate": candidate})
+                    await self._call_session("answer", code, {**fields, "candidate": candidate})
 
     async def poll(
         self, code: str, side: Side, *, wait_s: float | None = None, since: str | None = None, secret: str | None = None
     ) -> SessionUpdate:
         """Send POST /poll. With `wait_s` or `since`, wait for anything newer than `since`."""
         fields = {"side": side, "wait": wait_s, "since": since, "secret": secret}
-        response = await self._call("poll", code, fields)
+        response = await self._call_session("poll", code, fields)
         other = "answer" if side == "offerer" else "offer"
         if response.result.get("answer") is not None:
             self._leases.release(code)
@@ -244,7 +188,7 @@ class SignalClient(Closable):
         in the background until the client is closed.
         """
         self._leases.release(code)
-        withdraw = functools.partial(self._call, "withdraw", code, {"side": side, "secret": secret})
+        withdraw = functools.partial(self._call_session, "withdraw", code, {"side": side, "secret": secret})
         try:
             await withdraw()
         except SignalError as error:
@@ -254,7 +198,7 @@ class SignalClient(Closable):
 
     async def refresh(self, code: str, side: Side, *, secret: str | None = None) -> int:
         """Send POST /refresh to restart the session's lifetime. Return the new expiry, Unix milliseconds."""
-        response = await self._call("refresh", code, {"side": side, "secret": secret})
+        response = await self._call_session("refresh", code, {"side": side, "secret": secret})
         return cast(int, response.result["expiresAt"])
 
     async def topic_events(self, topic: str, *, at: str | None = None) -> AsyncGenerator[Event, None]:
@@ -268,7 +212,7 @@ class SignalClient(Closable):
         previous_server = ""
         listed: dict[Token, int] = {}  # the sessions and when they expire
         missing: set[Token] | None = None  # of these, those that a listing after `reset` has not contained so far
-        async with aclosing(follow(self._servers, {"topic": topic}, at, keep_retrying=at is None)) as events:
+        async with aclosing(self._follow({"topic": topic}, at, keep_retrying=at is None)) as events:
             async for server, event in events:
                 if previous_server and server != previous_server:
                     for code in listed:
@@ -315,15 +259,9 @@ class SignalClient(Closable):
                 raise
             yield Event("gone", {"code": code, "reason": "expired"})  # the session expired while it could not be read
 
-    async def listings(self, topic: str, *, limit: int | None = None) -> AsyncGenerator[Listing, None]:
+    def listings(self, topic: str, *, limit: int | None = None) -> AsyncGenerator[Listing, None]:
         """Yield the listing of a topic, and again whenever it may have changed, by long polling or polling."""
-        pace = Pace()
-        listing = await self.sessions(topic, wait_s=0, limit=limit)
-        while True:
-            yield listing
-            await pace.wait(listing.cursor)
-            wait_s = WAIT_S if listing.cursor else 0
-            listing = await self.sessions(topic, wait_s=wait_s, since=listing.cursor, limit=limit)
+        return repeat(lambda wait_s, since: self.sessions(topic, wait_s=wait_s, since=since, limit=limit))
 
     async def news(self, code: str, side: Side, *, secret: str | None = None) -> AsyncGenerator[SessionUpdate, None]:
         """Yield what the other side sends, from a subscription, long polling or polling.
@@ -346,11 +284,11 @@ class SignalClient(Closable):
     ) -> AsyncGenerator[tuple[str, StreamEvent], None]:
         """Yield the events of a session, each description once, and the server that has the session."""
         fields = {"side": side, "secret": secret}
-        only = self._servers.urls[0] if len(self._servers.urls) == 1 else None
-        server = _server_of(code) or only or (await self._call("poll", code, fields)).server
+        only = self._urls[0] if len(self._urls) == 1 else None
+        server = _server_of(code) or only or (await self._call_session("poll", code, fields)).server
         description: Fields | None = None
         fields["code"] = code
-        async with aclosing(follow(self._servers, fields, server, keep_retrying=keep_retrying)) as events:
+        async with aclosing(self._follow(fields, server, keep_retrying=keep_retrying)) as events:
             async for _, event in events:
                 if event.name in ("answer", "gone"):
                     self._leases.release(code)
@@ -360,10 +298,10 @@ class SignalClient(Closable):
                     description = event.data
                 yield server, event
 
-    async def _call(self, operation: str, code: str, fields: Fields) -> Response:
+    async def _call_session(self, operation: str, code: str, fields: Fields) -> Response:
         """Send a request about a session to the server of its code. A plain text is tried on each server."""
         server = _server_of(code)
-        return await self._servers.call(operation, {"code": code, **fields}, at=server, any_server=server is None)
+        return await self._call(operation, {"code": code, **fields}, at=server, any_server=server is None)
 
 
 def _server_of(token: str | None) -> str | None:

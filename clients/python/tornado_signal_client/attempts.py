@@ -9,11 +9,10 @@ from .api import SignalClient
 from .errors import SignalError
 from .mailbox import Mailboxes
 from .names import is_proven
-from .pacing import back_off_s
 from .records import Mail
 from .room_peer import PAIR_S, Event, Joined, Left, Member, Peer
 from .roster import Roster
-from .tasks import Tasks
+from .tasks import Tasks, back_off_s
 from .types import IceServer, Token
 
 MAX_ATTEMPTS = 50  # concurrent attempts of this side, and as many of other members

@@ -95,22 +95,14 @@ def refused(status: int, text: str, retry_after_s: float | None = None) -> Signa
     code = CODES.get(status, "invalid-request" if status < 500 else "server-busy")
     if text == NOT_ALLOWED:
         code = "not-allowed"
+    if retry_after_s is not None:
+        retry_after_s = max(0.0, min(retry_after_s, MAX_RETRY_AFTER_S))
     return SignalError(code, text, retryable=is_transient(status), status=status, retry_after_s=retry_after_s)
 
 
 def unreachable(server: str, why: str, sent: bool = True) -> Unreachable:
     """Return the error for a server that does not respond."""
     return Unreachable(f"cannot reach {server}: {why}", sent)
-
-
-def is_foreign(status: int) -> bool:
-    """Return whether an error without the format of this API is from another server, not from a proxy."""
-    return status in (400, 403, 404, 405, 501)
-
-
-def bounded_pause_s(pause_s: float) -> float:
-    """Return a pause that a server asks for, between 0 and `MAX_RETRY_AFTER_S`."""
-    return max(0.0, min(pause_s, MAX_RETRY_AFTER_S))
 
 
 def is_transient(status: int) -> bool:

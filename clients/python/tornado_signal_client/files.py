@@ -16,9 +16,8 @@ from typing import BinaryIO, Literal
 from aiortc import RTCDataChannel, RTCPeerConnection
 
 from .errors import SignalError
-from .parsing import parse_object
+from .parsing import checked, parse_object
 from .records import Control, File, is_size
-from .shapes import checked
 
 PROTOCOL = "tornado-signal-file"  # of the data channels
 CHUNK = 65_536  # bytes, which every implementation accepts

@@ -27,13 +27,10 @@ from .errors import (
     SignalError,
     TooLarge,
     Unreachable,
-    bounded_pause_s,
-    is_foreign,
     refused,
     unreachable,
 )
-from .parsing import MAX_VALUES, parse_json
-from .shapes import is_result
+from .parsing import MAX_VALUES, is_result, parse_json
 from .tasks import Tasks
 from .types import Fields
 
@@ -209,14 +206,10 @@ def _segment(topic: str) -> str:
     return segment.replace(".", "%2E") if topic in (".", "..") else segment
 
 
-def _check_encoding(response: httpx.Response) -> None:
-    if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise Foreign
-
-
 async def _read(response: httpx.Response) -> bytes:
     """Return the body of a response. Raise SignalError if it is too large, or compressed."""
-    _check_encoding(response)
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise Foreign
     content = bytearray()
     async for piece in response.aiter_raw():
         content += piece
@@ -251,7 +244,7 @@ def _error_of(response: httpx.Response, content: bytes) -> SignalError:
         return Foreign(response.status_code, "{} redirects to {}, which is not followed".format(*hosts))
     text = (_json_object(content) or {}).get("error")
     if not isinstance(text, str):
-        if is_foreign(response.status_code):
+        if response.status_code in (400, 403, 404, 405, 501):  # others can be from a proxy
             return Foreign(response.status_code)
         text = response.reason_phrase
     return refused(response.status_code, text, _retry_after_s(response.headers.get("Retry-After")))
@@ -262,8 +255,8 @@ def _retry_after_s(value: str | None) -> float | None:
     if value is None:
         return None
     if value.isascii() and value.isdigit():
-        return bounded_pause_s(float(value))
+        return float(value)
     try:
-        return bounded_pause_s(email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+        return email.utils.parsedate_to_datetime(value).timestamp() - time.time()
     except (ValueError, OverflowError):
         return None

@@ -6,10 +6,9 @@ import functools
 from collections.abc import Awaitable, Callable
 
 from .errors import SignalError
-from .pacing import back_off_s, retry
 from .rpc import RpcConnection
 from .servers import Servers
-from .tasks import Tasks
+from .tasks import Tasks, back_off_s, retry
 from .types import Token
 
 REFRESH_S = 40.0
@@ -60,9 +59,9 @@ class LeaseManager:
     async def _renew(self, code: Token, secret: str | None) -> RpcConnection | None:
         """Hold an offer over the current connection and return it. Without one, refresh the offer and return None."""
         fields = {"code": code, "secret": secret}
-        connection = await self._servers.connection(code.server)
+        connection = await self._servers._connection(code.server)
         if connection is not None and connection.can_hold:
             await connection.call("hold", {name: value for name, value in fields.items() if value is not None})
             return connection
-        await self._servers.call("refresh", {**fields, "side": "offerer"}, at=code.server)
+        await self._servers._call("refresh", {**fields, "side": "offerer"}, at=code.server)
         return None

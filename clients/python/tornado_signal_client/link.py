@@ -21,11 +21,9 @@ except ModuleNotFoundError as error:
 from .api import SignalClient
 from .errors import SignalError
 from .files import PROTOCOL, IncomingFile, receive_files
-from .inbox import Inbox
-from .messages import MAX_MESSAGE, Messages, announce_joins, decode, encode
-from .parsing import parse_object
+from .messages import MAX_MESSAGE, Inbox, Messages, announce_joins, decode, encode
+from .parsing import checked, parse_object
 from .records import Candidate, Description
-from .shapes import checked
 from .types import Closable, Fields, IceServer, Side
 from .verification import without_other_hashes
 

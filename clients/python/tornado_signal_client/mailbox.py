@@ -14,11 +14,11 @@ from .api import SignalClient
 from .errors import SignalError
 from .names import VERSION, Identity
 from .offers import new_secret, publish_held, withdraw
-from .pacing import back_off_s
+from .parsing import checked
 from .passwords import Cipher
 from .records import Beacon, Mail, decode_beacon
 from .room_peer import Member
-from .shapes import checked
+from .tasks import back_off_s
 from .types import Fields, Session, Token
 
 log = logging.getLogger(__name__)

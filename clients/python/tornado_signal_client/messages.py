@@ -3,17 +3,21 @@
 import asyncio
 import contextlib
 import json
+import logging
 import re
+import sys
 from collections import deque
-from typing import Any
+from typing import Any, Generic
 from weakref import WeakKeyDictionary
 
 from aiortc import InvalidStateError, RTCDataChannel, RTCPeerConnection
 
 from .errors import SignalError
-from .parsing import parse_json, parse_object
+from .parsing import checked, parse_json, parse_object
 from .records import Parts, is_size
-from .shapes import checked
+from .types import T
+
+log = logging.getLogger(__name__)
 
 MARK = "\x1e"  # precedes JSON, as in RFC 7464. Text that begins with it is also sent as JSON
 PARTS = MARK + MARK  # precedes the JSON header of a message in parts
@@ -25,6 +29,10 @@ BUFFER = 1_048_576  # bytes that the channel may have in its buffer
 MAX_WAITING_BYTES = MAX_MESSAGE + BUFFER  # of messages that wait for a recipient, before another one
 OVERHEAD = 512  # bytes of memory that each of them takes in addition
 DEFAULT_LIMIT = 65_536  # bytes, where the other side does not announce a limit
+MAX_UNREAD_BYTES = 16 << 20
+LARGE_BYTES = 1 << 20  # of an item that is not counted in `MAX_UNREAD_BYTES`
+MAX_LARGE_BYTES = 256 << 20  # of all unread large items: text that is not ASCII needs more than it has in UTF-8
+ITEM_BYTES = 512  # memory of an item beyond its data
 
 _announced: WeakKeyDictionary[RTCPeerConnection, int] = WeakKeyDictionary()
 
@@ -188,3 +196,46 @@ def decode(message: str | bytes) -> Any:
         with contextlib.suppress(ValueError):  # otherwise it is of a program that does not use the mark
             return parse_json(message[1:])
     return message
+
+
+class Inbox(Generic[T]):
+    """Received items in order, until the program reads them.
+
+    aiortc cannot pause a sender. So data that exceeds `MAX_UNREAD_BYTES` is dropped, and the first time it is logged.
+    Large items have a limit of their own, so that small ones are not dropped after them.
+    """
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self._queue: asyncio.Queue[tuple[T, int]] = asyncio.Queue()
+        self._bytes = self._large_bytes = 0
+
+    def put(self, item: T, data: str | bytes) -> bool:
+        """Add an item with data of another peer, or drop it. Return whether it was added."""
+        size = ITEM_BYTES + sys.getsizeof(data)
+        large = size > LARGE_BYTES
+        if self._large_bytes + size > MAX_LARGE_BYTES if large else self._bytes + size > MAX_UNREAD_BYTES:
+            if not self.dropped:
+                unread_bytes = self._bytes + self._large_bytes
+                log.warning("messages are dropped, because the program has %d bytes of them to read", unread_bytes)
+            self.dropped += 1
+            return False
+        self._count(size)
+        self._queue.put_nowait((item, size))
+        return True
+
+    def put_always(self, item: T) -> None:
+        """Add a small item."""
+        self._queue.put_nowait((item, 0))
+
+    async def get(self) -> T:
+        """Wait for the next item, and remove it."""
+        item, size = await self._queue.get()
+        self._count(-size)
+        return item
+
+    def _count(self, size: int) -> None:
+        if abs(size) > LARGE_BYTES:
+            self._large_bytes += size
+        else:
+            self._bytes += size

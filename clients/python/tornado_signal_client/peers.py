@@ -20,9 +20,8 @@ from .authorization import TokenSource
 from .errors import SignalError, log_unheard
 from .link import Connection, usable_ice_servers
 from .offers import new_secret, publish_held, withdraw
-from .pacing import retry
 from .room import Room
-from .tasks import Tasks
+from .tasks import Tasks, retry
 from .types import Closable, IceServer, Session, check_type
 
 __all__ = ["Connection", "Peers", "Publication", "new_secret"]
@@ -128,7 +127,7 @@ class Peers(Closable):
         """Check arguments, and that the client can be used."""
         check_type("topic", topic, str)
         check_type("timeout", timeout, float, None)
-        self.client._servers.life.check()
+        self.client._life.check()
 
     async def join(self, topic: str, *, timeout: float | None = None) -> Connection:
         """Connect to a peer of a topic as soon as one is available.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NotRequired, TypedDict
 
 from .names import SKEW_MS, VERSION
-from .shapes import conforms
+from .parsing import conforms
 from .types import Fields, Token
 
 _BEACON: Final = {"v": int, "id": str, "at": int, "now": int, "since": NotRequired[int], "info": NotRequired[str]}

@@ -18,15 +18,13 @@ from typing import Any, Literal, cast
 from .api import SignalClient
 from .attempts import MAX_ATTEMPTS, Attempts
 from .errors import Incomplete, SignalError, log_unheard
-from .inbox import Inbox
 from .link import wait_for_first
 from .mailbox import ALIVE_S, BATCH, Mailbox, Mailboxes
-from .messages import Messages, decode, encode
+from .messages import Inbox, Messages, decode, encode
 from .names import Identity, T, topic_of
-from .pacing import back_off_s
 from .records import Beacon
 from .room_peer import Event, FileOffered, Full, Member, Message, Peer, ServerUnreachable, peer_left
-from .tasks import Tasks
+from .tasks import Tasks, back_off_s
 from .types import Closable, Fields, IceServer, Session, Token, check_type
 
 log = logging.getLogger(__name__)
@@ -308,7 +306,7 @@ class Room(Closable):
             mailbox.full.wait(),
             self._mail.test(mailbox, lambda: len(self._roster.members) <= len(self.peers)),
             asyncio.shield(mailbox.reading),
-            self._client._servers.wait_for_preferred_server(mailbox.code.server),  # new members enter there
+            self._client._wait_for_preferred_server(mailbox.code.server),  # new members enter there
         )
 
     async def _watch(self, code: Token) -> None:

@@ -26,9 +26,8 @@ from .link import (
 )
 from .messages import Messages, encode
 from .names import Identity
-from .parsing import parse_object
+from .parsing import checked, parse_object
 from .records import Beacon, Mail, Signal
-from .shapes import checked
 from .types import Fields, IceServer, Token, check_type
 from .verification import Verification, verification, without_other_hashes
 

@@ -12,20 +12,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 from websockets.protocol import State
 
-from .errors import (
-    HUNG_UP,
-    RESPONSE_S,
-    SIGN_OF_LIFE_S,
-    SLOW,
-    Foreign,
-    SignalError,
-    Unreachable,
-    bounded_pause_s,
-    refused,
-    unreachable,
-)
-from .parsing import parse_json
-from .shapes import ERROR, NOTIFICATION, conforms, is_result
+from .errors import HUNG_UP, RESPONSE_S, SIGN_OF_LIFE_S, SLOW, Foreign, SignalError, Unreachable, refused, unreachable
+from .parsing import ERROR, NOTIFICATION, conforms, is_result, parse_json
 from .tasks import Tasks
 from .types import Fields, StreamEvent
 
@@ -329,5 +317,4 @@ def _error_of(error: dict[str, Any]) -> SignalError:
     status = error["code"]
     if not 400 <= status < 600:  # an error of JSON-RPC itself is negative
         return Foreign()
-    retry_after_s = (error.get("data") or {}).get("retryAfter")
-    return refused(int(status), error["message"], None if retry_after_s is None else bounded_pause_s(retry_after_s))
+    return refused(int(status), error["message"], (error.get("data") or {}).get("retryAfter"))

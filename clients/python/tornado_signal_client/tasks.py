@@ -1,8 +1,15 @@
-"""Tasks in the background."""
+"""Tasks in the background, and the pauses of what is repeated."""
 
 import asyncio
-from collections.abc import Coroutine, Hashable
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any
+
+from .errors import SignalError
+from .types import T
+
+PAUSE_S = 0.25
+MAX_PAUSE_S = 15.0
 
 
 class Tasks(dict[Hashable, asyncio.Task[Any]]):
@@ -27,3 +34,22 @@ class Tasks(dict[Hashable, asyncio.Task[Any]]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def back_off_s(attempt: int, first_s: float = PAUSE_S) -> float:
+    """Return the seconds before the next attempt: longer with each `attempt` from 0, and random to spread clients."""
+    pause_s: float = min(MAX_PAUSE_S, first_s * 2.0 ** min(attempt, 10))
+    return pause_s * random.uniform(0.5, 1.5)
+
+
+async def retry(task: Callable[[], Awaitable[T]], first_s: float = PAUSE_S) -> T:
+    """Run a task, and again after each error that is retryable. Return its result, or raise another error."""
+    attempt = 0
+    while True:
+        try:
+            return await task()
+        except SignalError as error:
+            if not error.retryable:
+                raise
+        await asyncio.sleep(back_off_s(attempt, first_s))
+        attempt += 1

@@ -16,6 +16,7 @@ from .authorization import Authorization
 from .errors import MAX_RESPONSE_BYTES, SignalError, is_transient
 from .http import is_local
 from .rpc import RpcConnection, Socket
+from .tasks import Tasks
 
 logging.getLogger("websockets").setLevel(logging.WARNING)  # lower levels log the messages, which can contain secrets
 
@@ -24,6 +25,7 @@ CLOSE_S: Final = 2.0
 REFUSED_S: Final = 300.0  # the pause after a refused WebSocket
 MIN_RENEWAL_S: Final = 1.0  # between two renewals of a token
 MAX_RENEWAL_S: Final = 3600.0
+OPENING: Final = "opening"  # the key of the task that opens the connection
 SUBPROTOCOL: Final = Subprotocol("signal.v1")
 
 
@@ -42,11 +44,10 @@ class WebSocket:
     ) -> None:
         self._server = server
         self._authorization = authorization
-        self._renewing: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
         self._origin = Origin(origin)
         self._tls = tls
         self._connection: RpcConnection | None = None
-        self._opening: asyncio.Task[None] | None = None
         self._retry_at_s = 0.0  # the monotonic time of the next allowed attempt
 
     async def connection(self, *, open_if_closed: bool) -> RpcConnection | None:
@@ -58,9 +59,9 @@ class WebSocket:
             self._connection = None
             self._retry_at_s = time.monotonic() + REFUSED_S
         if open_if_closed and not self._open and time.monotonic() >= self._retry_at_s:
-            if self._opening is None:
-                self._opening = asyncio.create_task(self._connect())
-            await asyncio.wait([self._opening])  # opening continues if this call is cancelled
+            if OPENING not in self._tasks:
+                self._tasks.start(self._connect(), OPENING)
+            await asyncio.wait([self._tasks[OPENING]])  # opening continues if this call is cancelled
         return self._connection if self._open else None
 
     def retry(self) -> None:
@@ -73,12 +74,7 @@ class WebSocket:
             self._connection.check()
 
     async def close(self) -> None:
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.gather(self._opening, return_exceptions=True)
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.gather(self._renewing, return_exceptions=True)
+        await self._tasks.cancel()
         if self._connection is not None:
             await self._connection.close()
 
@@ -134,7 +130,7 @@ class WebSocket:
                 connection = RpcConnection(self._server, cast(Socket, socket))
                 if await self._authorize(connection):
                     self._connection = connection
-                    self._renewing = asyncio.create_task(self._renew(connection))
+                    self._tasks.start(self._renew(connection))
                 return
             await socket.close()
         except InvalidStatus as error:
@@ -145,6 +141,4 @@ class WebSocket:
                 return  # the HTTP request reports the error
         except (WebSocketException, ImportError, ValueError):  # ImportError: a SOCKS proxy needs another package
             pass
-        finally:
-            self._opening = None
         self._retry_at_s = time.monotonic() + REFUSED_S

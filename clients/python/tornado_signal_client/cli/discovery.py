@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from .. import Session, SignalClient
 from ..errors import Foreign
-from ..pacing import back_off_s
+from ..tasks import back_off_s
 from ..types import Topic
 from . import run, terminal
 from .terminal import CommandError
