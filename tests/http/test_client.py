@@ -15,8 +15,8 @@ from support.service import ORIGIN
 from support.waiting import LocalServer
 
 from tornado_signal_client import Event, SignalClient, SignalError, Token
+from tornado_signal_client.api import topic_of
 from tornado_signal_client.errors import Unreachable
-from tornado_signal_client.names import topic_of
 from tornado_signal_client.tasks import back_off_s
 
 BOUND_S = 20

@@ -29,7 +29,6 @@ MODULES = (
     "tornado_signal.process.check",
     "tornado_signal.process.supervisor",
     "tornado_signal_client.cli.discovery",
-    "tornado_signal_client.cli.ping",
     "tornado_signal_client.cli.signaling",
     "tornado_signal.stores.leveldb.store",
     "tornado_signal.stores.redis.store",

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tornado_signal_client import SignalError
-from tornado_signal_client.names import Identity, topic_of
+from tornado_signal_client.api import topic_of
+from tornado_signal_client.names import Identity
 from tornado_signal_client.parsing import checked
 from tornado_signal_client.records import Mail, decode_beacon
 from tornado_signal_client.verification import verification

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tornado_signal_client.names import topic_of
-from tornado_signal_client.passwords import Cipher
+from tornado_signal_client.names import Cipher, topic_of
 
 ORIGIN, VECTORS = itemgetter("origin", "password")(
     json.loads((Path(__file__).parents[1] / "room-vectors.json").read_text())

@@ -1,13 +1,16 @@
 """The client's methods for single requests and event streams."""
 
+import asyncio
+import contextlib
 import functools
+import re
+import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import cast
 
 from .errors import SignalError, refused
 from .leases import LeaseManager
-from .names import room_of, topic_of
 from .polls import MAX_LISTING, repeat, shrink
 from .servers import Response, Servers
 from .types import (
@@ -27,8 +30,27 @@ from .types import (
     check_type,
 )
 
+ROOM = "room~"  # prefix of a room's topic on the server, so that `join` cannot answer a beacon
+ESCAPED = re.compile(r"[^\w .\-\x80-\ud7ff\ue000-\U0010ffff]", re.ASCII)  # proxies change or refuse some of them
+UNESCAPED = re.compile("~([0-9a-f]{1,5}|10[0-9a-f]{4})~")
 MAX_BATCH = 100
+TTL_MS = 120_000  # how long the offer of a peer outlives it, if it disappears without withdrawing
 NOT_FOUND = "Session not found, expired, or origin mismatch"
+
+
+def topic_of(room: str) -> str:
+    """Return the topic of a room."""
+    return ROOM + ESCAPED.sub(lambda match: f"~{ord(match[0]):x}~", room)
+
+
+def room_of(topic: str) -> str:
+    """Return the room of a topic."""
+    return UNESCAPED.sub(lambda match: chr(int(match[1], 16)), topic.removeprefix(ROOM))
+
+
+def new_secret() -> str:
+    """Return a random secret for one side of one session."""
+    return secrets.token_urlsafe(24)
 
 
 class SignalClient(Servers):
@@ -147,6 +169,31 @@ class SignalClient(Servers):
         if hold:
             self._leases.keep(code, secret, response.connection)
         return code
+
+    async def _publish(self, topic: str, info: str, offer: str, secret: str) -> Token:
+        """Hold an offer that outlives this process for `TTL_MS`, and return its code. If cancelled, withdraw it."""
+        publish = functools.partial(self.offer, topic, info, offer, secret=secret, hold=True)
+
+        async def publish_with_ttl() -> Token:
+            try:
+                return await publish(ttl_ms=TTL_MS)
+            except SignalError as error:
+                if error.status != 400 or not error.text.endswith("ttl"):
+                    raise
+                return await publish()  # `TTL_MS` exceeds the server's limit
+
+        publishing = asyncio.create_task(publish_with_ttl())
+        try:
+            return await asyncio.shield(publishing)
+        except asyncio.CancelledError:
+            with contextlib.suppress(SignalError):
+                await self._try_to_withdraw(await publishing, secret)
+            raise
+
+    async def _try_to_withdraw(self, code: str, secret: str) -> None:
+        """Withdraw an offer. After an error that is repeated in the background, and the offer expires."""
+        with contextlib.suppress(SignalError):
+            await self.withdraw(code, "offerer", secret=secret)
 
     async def answer(self, code: str, answer: str, *, secret: str | None = None) -> None:
         """Send POST /answer as the answerer. If another peer has answered first, the error has `lost_race`."""

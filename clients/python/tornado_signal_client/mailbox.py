@@ -10,12 +10,10 @@ from contextlib import aclosing
 from functools import partial
 from typing import cast
 
-from .api import SignalClient
+from .api import SignalClient, new_secret
 from .errors import SignalError
-from .names import VERSION, Identity
-from .offers import new_secret, publish_held, withdraw
+from .names import VERSION, Cipher, Identity
 from .parsing import checked
-from .passwords import Cipher
 from .records import Beacon, Mail, decode_beacon
 from .room_peer import Member
 from .tasks import back_off_s
@@ -102,7 +100,7 @@ class Mailboxes:
         offer = self._seal(fields if self.cipher is None else {**fields, "info": self._info})
         self._offers.add(offer)
         info = self._info if self.cipher is None else "-"
-        code = await publish_held(self._client, self.identity.topic, info, offer, self._secret)
+        code = await self._client._publish(self.identity.topic, info, offer, self._secret)
         previous, self.current = self.current, Mailbox(code, now_ms, since_ms)
         self.current.reading = asyncio.create_task(self._read(self.current))
         return previous, self.current
@@ -114,7 +112,7 @@ class Mailboxes:
         finally:
             mailbox.reading.cancel()
             await asyncio.gather(mailbox.reading, return_exceptions=True)
-            await withdraw(self._client, mailbox.code, self._secret)
+            await self._client._try_to_withdraw(mailbox.code, self._secret)
             if self.cipher is not None:
                 self.cipher.forget(mailbox.code)
 

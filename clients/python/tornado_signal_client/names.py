@@ -1,4 +1,4 @@
-"""Topics of rooms, and identities of room members: an id, a protected name, and signed texts.
+"""Identities of room members: an id, a protected name, and signed texts. Rooms with a password: encrypted texts.
 
 The id of a member is a public key: of Ed25519 with a secret, otherwise of P-256. Its texts are verified against its id.
 Pages over plain HTTP have random ids, whose texts are not signed.
@@ -6,44 +6,33 @@ Pages over plain HTTP have random ids, whose texts are not signed.
 
 import base64
 import hashlib
+import hmac
 import json
-import re
 import secrets
+import unicodedata
 from collections.abc import Callable
-from typing import TypeVar
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from .parsing import parse_object
-from .types import Fields
+from .types import Fields, T
 
-ROOM = "room~"  # prefix of a room's topic on the server, so that `join` cannot answer a beacon
-ESCAPED = re.compile(r"[^\w .\-\x80-\ud7ff\ue000-\U0010ffff]", re.ASCII)  # proxies change or refuse some of them
-UNESCAPED = re.compile("~([0-9a-f]{1,5}|10[0-9a-f]{4})~")
 KEYS = "@$"  # prefixes of ids that are public keys: of Ed25519 from a secret, and of P-256 from a random number
 SIGNATURE = 86  # characters
 MAX_NAME = 256
+PBKDF2_ITERATIONS = 600_000  # about a third of a second
+NONCE = 12  # bytes
+HASH = "sha256"
 SALT = "tornado-signal room\n"
 VERSION = 2  # of the format
 SKEW_MS = 60_000  # between the time that a beacon states and its publication. Another one is a copy
 ECDSA = ec.ECDSA(SHA256())
 ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of P-256
-
-T = TypeVar("T")
-
-
-def topic_of(room: str) -> str:
-    """Return the topic of a room."""
-    return ROOM + ESCAPED.sub(lambda match: f"~{ord(match[0]):x}~", room)
-
-
-def room_of(topic: str) -> str:
-    """Return the room of a topic."""
-    return UNESCAPED.sub(lambda match: chr(int(match[1], 16)), topic.removeprefix(ROOM))
 
 
 class Identity:
@@ -111,6 +100,57 @@ class Identity:
     def scope(self) -> str:
         """The lines of a signed text that name the format, the application and the room."""
         return "\n".join((f"tornado-signal room {VERSION}", self._origin, self.topic))
+
+
+class Cipher:
+    """The key of a room with a password. Half of a surrogate pair in the password is a ValueError."""
+
+    def __init__(self, origin: str, topic: str, password: str) -> None:
+        secret = unicodedata.normalize("NFC", password).encode()
+        salt = f"tornado-signal password 2\n{origin}\n{topic}".encode()
+        root = hashlib.pbkdf2_hmac(HASH, secret, salt, PBKDF2_ITERATIONS)
+        prefix, _, _ = topic.partition("~")
+        self.topic = f"{prefix}~{text_of(hmac.digest(root, topic.encode(), HASH))}"
+        self.ignored = 0
+        self._key = AESGCM(hmac.digest(root, b"key", HASH))
+        self._nonces: dict[str, set[bytes]] = {}  # of the mail to each of this member's beacons
+
+    def seal(self, text: str, code: str | None = None) -> str:
+        """Encrypt a beacon, or mail to the beacon with a code."""
+        nonce = secrets.token_bytes(NONCE)
+        return text_of(nonce + self._key.encrypt(nonce, text.encode(), _purpose(code)))
+
+    def unseal(self, text: str, code: str | None = None) -> str:
+        """Decrypt a beacon, or mail to the beacon with a code. Return an empty text for anything else."""
+        try:
+            octets = bytes_of(text)
+            if text_of(octets) != text:  # each text has one form, so a copy is known
+                raise ValueError("another form")
+            nonce = octets[:NONCE]
+            plain = self._key.decrypt(nonce, octets[NONCE:], _purpose(code)).decode()
+        except (ValueError, InvalidTag):
+            plain = ""
+        else:
+            if code is not None and self._is_repeated(code, nonce):
+                plain = ""
+        self.ignored += not plain
+        return plain
+
+    def forget(self, code: str) -> None:
+        """Forget the mail to a beacon that is no longer read."""
+        self._nonces.pop(code, None)
+
+    def _is_repeated(self, code: str, nonce: bytes) -> bool:
+        """Return whether mail with this nonce was received before."""
+        nonces = self._nonces.setdefault(code, set())
+        repeated = nonce in nonces
+        nonces.add(nonce)
+        return repeated
+
+
+def _purpose(code: str | None) -> bytes:
+    """Return the associated data of a text, which is valid only as what it was encrypted for."""
+    return b"beacon" if code is None else f"mail\n{code}".encode()
 
 
 def is_proven(id: str) -> bool:

@@ -15,11 +15,10 @@ from functools import partial
 from types import EllipsisType
 from typing import Any
 
-from .api import SignalClient
+from .api import SignalClient, new_secret
 from .authorization import TokenSource
 from .errors import SignalError, log_unheard
 from .link import Connection, usable_ice_servers
-from .offers import new_secret, publish_held, withdraw
 from .room import Room
 from .tasks import Tasks, retry
 from .types import Closable, IceServer, Session, check_type
@@ -235,9 +234,9 @@ class Publication(Closable):
                 offer = await connection.offer()
                 own_offers.add(offer)
                 cleanup.callback(own_offers.discard, offer)  # after the withdrawal: this program does not answer it
-                connection.code = await publish_held(client, self.topic, info, offer, secret)
+                connection.code = await client._publish(self.topic, info, offer, secret)
                 limit.reschedule(None)
-                cleanup.push_async_callback(withdraw, client, connection.code, secret)
+                cleanup.push_async_callback(client._try_to_withdraw, connection.code, secret)
                 updates = client.news(connection.code, "offerer", secret=secret)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(RENEW_S), aclosing(updates):

@@ -15,17 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from .api import SignalClient
+from .api import SignalClient, topic_of
 from .attempts import MAX_ATTEMPTS, Attempts
 from .errors import Incomplete, SignalError, log_unheard
 from .link import wait_for_first
 from .mailbox import ALIVE_S, BATCH, Mailbox, Mailboxes
 from .messages import Inbox, Messages, decode, encode
-from .names import Identity, T, topic_of
+from .names import Identity
 from .records import Beacon
 from .room_peer import Event, FileOffered, Full, Member, Message, Peer, ServerUnreachable, peer_left
 from .tasks import Tasks, back_off_s
-from .types import Closable, Fields, IceServer, Session, Token, check_type
+from .types import Closable, Fields, IceServer, Session, T, Token, check_type
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ class Roster:
         self._on_owner = on_owner
         self._named: dict[str, dict[str, Member]] = {}  # by name and id
         self._owners: dict[str, Member] = {}  # by name
-        self._by_tries: list[list[Member]] = [[] for _ in range(MAX_TRIES + 1)]  # that wait, by their tries
-        self._positions: dict[str, tuple[list[Member], int]] = {}  # of these in the lists, by id
+        self._waiting: list[dict[str, Member]] = [{} for _ in range(MAX_TRIES + 1)]  # by their tries and ids
 
     def member(self, id: str, info: str, name: str | None) -> Member:
         """Return the member with an id, or a new one that is not added yet."""
@@ -81,20 +80,14 @@ class Roster:
     def enqueue(self, member: Member) -> None:
         """Have a member wait for an attempt."""
         self.discard(member)
-        members = self._by_tries[min(MAX_TRIES, member.tries)]
-        self._positions[member.id] = members, len(members)
-        members.append(member)
+        self._waiting[min(MAX_TRIES, member.tries)][member.id] = member
 
     def discard(self, member: Member) -> None:
         """Have a member no longer wait for an attempt."""
-        if member.id in self._positions:
-            members, index = self._positions.pop(member.id)
-            last = members.pop()
-            if last is not member:
-                members[index] = last
-                self._positions[last.id] = members, index
+        for members in self._waiting:
+            members.pop(member.id, None)
 
     def next(self) -> Member | None:
         """Return a random one of the least tried members that wait, or None if no member waits."""
-        members = next(filter(None, self._by_tries), None)
-        return random.choice(members) if members else None
+        members = next(filter(None, self._waiting), None)
+        return random.choice([*members.values()]) if members else None

@@ -13,8 +13,7 @@ from typing import TypeVar
 
 from .. import SignalClient, SignalError
 from ..errors import THROUGH_PROXY
-from . import ORIGIN_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, terminal
-from .arguments import DEFAULT_URL, ORIGIN, servers
+from . import DEFAULT_URL, ORIGIN, ORIGIN_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, servers, terminal
 from .terminal import CommandError
 
 T = TypeVar("T")

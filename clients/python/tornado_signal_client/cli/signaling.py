@@ -1,20 +1,25 @@
-"""`offer` and `answer`: a shell as a peer."""
+"""`offer` and `answer`: a shell as a peer. `ping`: the time from an offer to its answer."""
 
 import argparse
 import asyncio
 import contextlib
+import math
 import os
 import re
+import statistics
 import sys
+import time
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from .. import SessionUpdate, SignalClient, SignalError
+from ..api import new_secret
 from ..errors import MAX_RESPONSE_BYTES, Foreign
-from ..offers import new_secret, withdraw
 from . import run, terminal
 from .terminal import CommandError
 
+PING_TTL_MS = 60_000
 _CODE = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -34,7 +39,7 @@ def offer(arguments: argparse.Namespace) -> None:
                 update = await wait_for_answer(client, code, secret)
         except BaseException:
             client.retry_timeout_s = 0
-            await withdraw(client, code, secret)
+            await client._try_to_withdraw(code, secret)
             raise
         if arguments.json:
             terminal.print_line({"code": code, "answer": update.description, "answerCandidates": update.candidates})
@@ -118,3 +123,42 @@ async def find_session(client: SignalClient, target: str) -> tuple[str, str, lis
                 oldest = listing.sessions[-1]
                 return oldest["code"], oldest["offer"], oldest["offerCandidates"]
     raise AssertionError("unreachable")
+
+
+def ping(arguments: argparse.Namespace) -> None:
+    """Measure each server."""
+    results = []
+    for url in run.urls(arguments):
+        took_ms: list[float] = []
+
+        async def work(client: SignalClient, took_ms: list[float] = took_ms) -> None:
+            topic = f"ping-{uuid.uuid4()}"
+            await round_trip(client, topic)  # not measured, because it opens the connection
+            for _ in range(arguments.count):
+                took_ms.append(await round_trip(client, topic))
+
+        run.with_client(arguments, work, interrupted="interrupted", chosen=(url,))
+        took_ms.sort()
+        p99_ms = took_ms[math.ceil(len(took_ms) * 0.99) - 1]
+        statistics_ms = {"min_ms": took_ms[0], "median_ms": statistics.median(took_ms), "p99_ms": p99_ms}
+        results.append(
+            {"url": url, "count": len(took_ms), **{name: round(ms, 2) for name, ms in statistics_ms.items()}}
+        )
+    heads = ["SERVER", "COUNT", "MIN (ms)", "MEDIAN (ms)", "P99 (ms)"]
+    terminal.print_rows(arguments.json, heads, [(result, [*result.values()]) for result in results])
+
+
+async def round_trip(client: SignalClient, topic: str) -> float:
+    """Publish an offer, answer it, read the answer as the offerer, and return the time in milliseconds."""
+    secret = new_secret()
+    start_s = time.perf_counter()
+    code = await client.offer(topic, "ping", "ping", ttl_ms=PING_TTL_MS, secret=secret)
+    waiting = asyncio.create_task(wait_for_answer(client, code, secret))
+    try:
+        await client.answer(code, "pong")
+        await waiting
+        return (time.perf_counter() - start_s) * 1000
+    finally:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)  # both may use the same broken connection
+        await client._try_to_withdraw(code, secret)
