@@ -52,8 +52,8 @@ class SignalError(Exception):
 class Unreachable(SignalError):
     """No response: the connection failed or broke."""
 
-    def __init__(self, text: str, sent: bool) -> None:
-        super().__init__("server-unreachable", text, retryable=True)
+    def __init__(self, server: str, why: str, sent: bool = True) -> None:
+        super().__init__("server-unreachable", f"cannot reach {server}: {why}", retryable=True)
         self.sent = sent  # whether the server may have received the request
 
 
@@ -98,11 +98,6 @@ def refused(status: int, text: str, retry_after_s: float | None = None) -> Signa
     if retry_after_s is not None:
         retry_after_s = max(0.0, min(retry_after_s, MAX_RETRY_AFTER_S))
     return SignalError(code, text, retryable=is_transient(status), status=status, retry_after_s=retry_after_s)
-
-
-def unreachable(server: str, why: str, sent: bool = True) -> Unreachable:
-    """Return the error for a server that does not respond."""
-    return Unreachable(f"cannot reach {server}: {why}", sent)
 
 
 def is_transient(status: int) -> bool:

@@ -28,7 +28,6 @@ from .errors import (
     TooLarge,
     Unreachable,
     refused,
-    unreachable,
 )
 from .parsing import MAX_VALUES, is_result, parse_json
 from .tasks import Tasks
@@ -142,7 +141,7 @@ class HttpClient:
                 raise _unreachable(server, error) from None
             except TimeoutError:
                 if limit.when() != INTERRUPTED:
-                    raise await self._broken(server, unreachable(_through_proxy(server), SLOW)) from None
+                    raise await self._broken(server, Unreachable(_through_proxy(server), SLOW)) from None
 
     async def _broken(self, server: str, error: SignalError) -> SignalError:
         """Return the error of a response that broke, or another one if the server speaks another protocol than HTTP."""
@@ -167,7 +166,7 @@ class HttpClient:
                     limits=limits, verify=self._tls(), proxy=proxy, trust_env=False
                 )
             except (ImportError, ValueError, httpx.InvalidURL) as error:  # ImportError: SOCKS needs another package
-                raise unreachable(_through_proxy(server), str(error), sent=False) from None
+                raise Unreachable(_through_proxy(server), str(error), sent=False) from None
         return self._clients[proxy]
 
 
@@ -226,7 +225,7 @@ def _unreachable(server: str, error: httpx.TransportError) -> Unreachable:
         if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and (cause.errno or 0) > 0:
             why = os.strerror(cause.errno or 0)
         cause = cause.__cause__ or cause.__context__
-    return unreachable(_through_proxy(server), why, sent)
+    return Unreachable(_through_proxy(server), why, sent)
 
 
 def _json_object(text: str | bytes) -> dict[str, Any] | None:

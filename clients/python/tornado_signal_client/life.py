@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from .errors import SLOW, SignalError, unreachable
+from .errors import SLOW, SignalError, Unreachable
 
 OUTAGE_S: Final = 5.0  # without a response, after which this is reported
 PULSE_S: Final = 5.0  # between two beats. A beat that is late by as much follows a sleep
@@ -62,26 +62,16 @@ class Life:
 
 
 class Outage:
-    """Reports that no server has accepted a request for `OUTAGE_S`, once until a server does.
-
-    Attributes:
-        listeners: called with the last error.
-        error: the error of the last request, or None if a server has accepted one since.
-    """
+    """Reports that no server has accepted a request for `OUTAGE_S`, once until a server does."""
 
     def __init__(self) -> None:
-        self.listeners: set[Callable[[SignalError], None]] = set()
-        self.error: SignalError | None = None
+        self.listeners: set[Callable[[SignalError], None]] = set()  # called with the last error
+        self.error: SignalError | None = None  # of the last request, or None if a server has accepted one since
         self._timer: asyncio.TimerHandle | None = None
 
     @contextlib.contextmanager
     def watch(self, server: str, *, waits: bool = False) -> Iterator[None]:
-        """Note the outcome of a request.
-
-        Args:
-            server: the server of the request.
-            waits: whether a working server may respond late.
-        """
+        """Note the outcome of a request. `waits` is whether a working server may respond late."""
         if not waits:
             self._start_timer(server)
         try:
@@ -111,7 +101,7 @@ class Outage:
             self._timer = asyncio.get_running_loop().call_later(OUTAGE_S, self._report, server)
 
     def _report(self, server: str) -> None:
-        self.error = self.error or unreachable(server, SLOW)
+        self.error = self.error or Unreachable(server, SLOW)
         reason = f"{server} responds but has refused requests" if self.error.status else "no server has responded"
         log.warning("%s for %g s: %s", reason, OUTAGE_S, self.error)
         for listener in list(self.listeners):

@@ -56,11 +56,6 @@ class Connection(Closable):
         self.peer.on("connectionstatechange", self._on_connection_state)
 
     @property
-    def initiator(self) -> bool:
-        """Whether this peer published the offer. It is true on one side and false on the other."""
-        return self.side == "offerer"
-
-    @property
     def dropped(self) -> int:
         """The number of messages that were dropped, because the program had too many others to read."""
         return self._inbox.dropped
@@ -173,10 +168,7 @@ class Connection(Closable):
 
     def _take(self, data: str | bytes) -> None:
         if (message := self._messages.take(data)) is not None:
-            self._receive(message)
-
-    def _receive(self, message: str | bytes) -> None:
-        self._inbox.put(message, message)
+            self._inbox.put(message, message)
 
     def _on_connection_state(self) -> None:
         if self.peer.connectionState in ("failed", "closed"):

@@ -31,25 +31,17 @@ ALIVE_S = 5.0  # for a sign of life, and how long a replaced beacon is read
 
 
 class Mailbox:
-    """A published beacon, and the mail to it.
-
-    Attributes:
-        now_ms: the time in the beacon.
-        since_ms: when this member entered, according to the beacon, or 0.
-        entry_ms: when it entered, as the others see it. Infinity before the beacon is listed.
-        full: set when another beacon must replace this one.
-        checked: the number of texts when the server last took one of this member, and that one.
-        largest: the length of the longest text.
-        reading: the task that processes the mail. It ends with the beacon.
-    """
+    """A published beacon, and the mail to it."""
 
     def __init__(self, code: Token, now_ms: float, since_ms: float) -> None:
-        self.code, self.now_ms, self.since_ms = code, now_ms, since_ms
-        self.entry_ms = math.inf
+        self.code, self.now_ms = code, now_ms  # `now_ms` is the time in the beacon
+        self.since_ms = since_ms  # when this member entered, according to the beacon, or 0
+        self.entry_ms = math.inf  # when it entered, as the others see it. Infinity before the beacon is listed
         self.published_s = time.monotonic()
-        self.full = asyncio.Event()
-        self.texts = self.checked = self.largest = 0
-        self.reading: asyncio.Task[None]
+        self.full = asyncio.Event()  # set when another beacon must replace this one
+        self.texts = self.largest = 0  # their number, and the length of the longest one
+        self.checked = 0  # the number of texts when the server last took one of this member, and that one
+        self.reading: asyncio.Task[None]  # processes the mail. It ends with the beacon
 
 
 class Mailboxes:

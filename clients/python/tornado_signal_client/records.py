@@ -78,23 +78,16 @@ class Parts(TypedDict):
 
 @dataclass(eq=False)
 class Beacon:
-    """A listed beacon.
-
-    Attributes:
-        since_ms: the time at which the member entered, by the server's clock, or 0 in a first beacon.
-        made_ms: the time at which the member made the beacon, by its own clock.
-        published_ms: the time at which the beacon was published, by the server's clock.
-        life: whether its member has given a sign of life, or was asked for one in vain.
-    """
+    """A listed beacon."""
 
     id: str
     code: Token
     info: str
     name: str | None
-    since_ms: float
-    made_ms: float
-    published_ms: float
-    life: Literal["unknown", "alive", "silent"] = "unknown"
+    since_ms: float  # when the member entered, by the server's clock, or 0 in a first beacon
+    made_ms: float  # when the member made the beacon, by its own clock
+    published_ms: float  # when the beacon was published, by the server's clock
+    life: Literal["unknown", "alive", "silent"] = "unknown"  # silent: asked for a sign of life in vain
 
     @property
     def rank(self) -> tuple[float, float, float]:

@@ -42,32 +42,21 @@ REMOTE_ATTEMPT_S = 30.0  # for which the other side may send nothing in an attem
 
 
 class Member:
-    """The state of another member.
-
-    Attributes:
-        entry_ms: the time at which the member entered, by the server's clock. Infinity if only its mail is known.
-        named_ms: the time at which the member was first seen with its name, by the server's clock.
-        beacon: the beacon that is used, or None without a listed one.
-        beacons: all listed beacons of the member by their codes.
-        tries: the number of attempts since the last connection.
-        attempts: the ids of all attempts.
-        later_offer: the mail, attempt and own code of an offer that waits until the current attempt is late, or None.
-        peer: the current attempt, or the open connection.
-        backing_off: whether the next attempt has to wait.
-        listed: set while the beacon is listed.
-    """
+    """The state of another member."""
 
     def __init__(self, id: str, info: str, name: str | None) -> None:
         self.id, self.info, self.name = id, info, name
-        self.entry_ms = self.named_ms = math.inf
-        self.beacon: Beacon | None = None
-        self.beacons: dict[str, Beacon] = {}
-        self.tries = 0
-        self.attempts: set[str] = set()
+        self.entry_ms = math.inf  # when it entered, by the server's clock. Infinity if only its mail is known
+        self.named_ms = math.inf  # when it was first seen with its name, by the server's clock
+        self.beacon: Beacon | None = None  # the beacon that is used
+        self.beacons: dict[str, Beacon] = {}  # all listed ones by their codes
+        self.tries = 0  # attempts since the last connection
+        self.attempts: set[str] = set()  # the ids of all attempts
+        # The mail, attempt and own code of an offer that waits until the current attempt is late.
         self.later_offer: tuple[Mail, str, Token] | None = None
-        self.peer: Peer | None = None
-        self.backing_off = False
-        self.listed = asyncio.Event()
+        self.peer: Peer | None = None  # the current attempt, or the open connection
+        self.backing_off = False  # whether the next attempt has to wait
+        self.listed = asyncio.Event()  # set while `code` is known
         self._code: Token | None = None
 
     @property
@@ -141,7 +130,6 @@ class Peer:
         self._ended, self._closed = asyncio.Event(), asyncio.Event()
         self._offers = 0.0  # the largest offer number of the other side
         self._inbox: asyncio.Queue[Signal] = asyncio.Queue(MAX_MAILS)
-        self._timer: asyncio.TimerHandle | None = None
         self.channel.on("open", self._join)
         self.channel.on("message", partial(self._receive, self._messages, None))
         self.channel.on("close", self._end)
@@ -200,8 +188,6 @@ class Peer:
 
     def _deliver(self, signal: Signal) -> None:
         """Queue a message of the other side. Drop it if too many wait."""
-        if self._timer is not None:
-            self._restart_timer()
         with contextlib.suppress(asyncio.QueueFull):
             self._inbox.put_nowait(signal)
 
@@ -210,7 +196,6 @@ class Peer:
         if self._ended.is_set():
             return
         self._ended.set()
-        self._cancel_timer()
         self._negotiating.cancel()
         self._closing = asyncio.create_task(self._close())
         if self._joined:
@@ -238,23 +223,12 @@ class Peer:
         await self.connection.close()
         self._closed.set()
 
-    def _restart_timer(self) -> None:
-        self._cancel_timer()
-        if not self._joined:
-            timeout_s = PAIR_S * self._times if self._leads else REMOTE_ATTEMPT_S
-            self._timer = asyncio.get_running_loop().call_later(timeout_s, partial(self._end, failed=True))
-
     def _mark_late(self) -> None:
         self._is_late = True
         self._on_late(self)
 
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
     def _join(self) -> None:
         if not self._joined and not self._ended.is_set():
-            self._cancel_timer()
             self._joined = True
             self._on_event(Joined(self))
 
@@ -300,10 +274,15 @@ class Peer:
                     await self._send(1)
         except Exception:  # aiortc has no common error class
             return self._end()
-        self._restart_timer()
         asyncio.get_running_loop().call_later(LATE_S * self._times, self._mark_late)
+        silence_s = PAIR_S * self._times if self._leads else REMOTE_ATTEMPT_S
         while True:
-            signal = await self._inbox.get()
+            try:
+                signal = await asyncio.wait_for(self._inbox.get(), None if self._joined else silence_s)
+            except TimeoutError:
+                if self._joined:
+                    continue
+                return self._end(failed=True)
             # The contents are untrusted, and aiortc has no common error class for invalid input.
             with contextlib.suppress(Exception):
                 await self._apply(signal)

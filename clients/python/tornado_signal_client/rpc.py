@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 from websockets.protocol import State
 
-from .errors import HUNG_UP, RESPONSE_S, SIGN_OF_LIFE_S, SLOW, Foreign, SignalError, Unreachable, refused, unreachable
+from .errors import HUNG_UP, RESPONSE_S, SIGN_OF_LIFE_S, SLOW, Foreign, SignalError, Unreachable, refused
 from .parsing import ERROR, NOTIFICATION, conforms, is_result, parse_json
 from .tasks import Tasks
 from .types import Fields, StreamEvent
@@ -141,11 +141,11 @@ class RpcConnection:
     async def call(self, method: str, params: Fields, queue: _Queue | None = None) -> Fields:
         """Call a method and return its result. If it is a subscription, `queue` receives the events."""
         if self.closed.is_set():
-            raise unreachable(self._server, HUNG_UP, sent=False)
+            raise Unreachable(self._server, HUNG_UP, sent=False)
         id_ = self._last_id + 1
         text = _request(method, params, id=id_)
         if len(text) > MAX_BYTES:
-            raise RequestTooLong(f"{method} is too long", sent=False)
+            raise RequestTooLong(self._server, f"{method} is too long", sent=False)
         self._last_id = id_
         response_future: asyncio.Future[Fields | None] = asyncio.get_running_loop().create_future()
         call = self._pending[id_] = _PendingRequest(response_future, len(text), method, params, queue)
@@ -163,16 +163,16 @@ class RpcConnection:
                     call.response.cancel()
                     raise
         except ConnectionClosed:
-            raise unreachable(self._server, HUNG_UP) from None
+            raise Unreachable(self._server, HUNG_UP) from None
         except TimeoutError:
             self._break()
-            raise unreachable(self._server, SLOW) from None
+            raise Unreachable(self._server, SLOW) from None
         if response is None:
             if self._is_foreign:
                 raise Foreign
             if call.size == self._rejected_bytes:
-                raise RequestTooLong(f"{method} is too long", sent=False)
-            raise unreachable(self._server, HUNG_UP)
+                raise RequestTooLong(self._server, f"{method} is too long", sent=False)
+            raise Unreachable(self._server, HUNG_UP)
         if not call.accepts(response):
             raise Foreign
         if "error" in response:
@@ -186,7 +186,7 @@ class RpcConnection:
             yield event
         if self._is_foreign:
             raise Foreign
-        raise unreachable(self._server, HUNG_UP)
+        raise Unreachable(self._server, HUNG_UP)
 
     def _unsubscribe(self, subscribed: Fields) -> None:
         self._subscriptions.pop(subscribed["subscription"], None)

@@ -115,41 +115,25 @@ class IceServers(TypedDict):
 
 
 class Listing(NamedTuple):
-    """The unanswered sessions of a topic.
+    """The unanswered sessions of a topic."""
 
-    Attributes:
-        sessions: newest first.
-        cursor: for `since`, or None without `wait` and `since`, or if the server does not support them.
-    """
-
-    sessions: list[Session]
-    cursor: Token | None
+    sessions: list[Session]  # newest first
+    cursor: Token | None  # for `since`. None without `wait` and `since`, or if the server does not support them
 
 
 class SessionUpdate(NamedTuple):
-    """Description and candidates from the other side.
+    """Description and candidates from the other side."""
 
-    Attributes:
-        description: the offer, or the answer, or None until the session is answered.
-        candidates: in the order in which they were sent. With `since`, only new ones.
-        cursor: for `since`, or None without `wait` and `since`, or if the server does not support them.
-    """
-
-    description: str | None
-    candidates: list[str]
-    cursor: Token | None
+    description: str | None  # the offer, or the answer, or None until the session is answered
+    candidates: list[str]  # in the order in which they were sent. With `since`, only new ones
+    cursor: Token | None  # for `since`, as that of a `Listing`
 
 
 class Event(NamedTuple):
-    """An event of a stream.
+    """An event of a stream."""
 
-    Attributes:
-        name: for a topic `session` or `gone`, for a session `offer`, `answer`, `candidate` or `gone`.
-        data: a session, `code` and `reason`, or the text under the event's name.
-    """
-
-    name: str
-    data: dict[str, Any]
+    name: str  # for a topic `session` or `gone`, for a session `offer`, `answer`, `candidate` or `gone`
+    data: dict[str, Any]  # a session, `code` and `reason`, or the text under the event's name
 
 
 class StreamEvent(NamedTuple):
