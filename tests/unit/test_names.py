@@ -1,4 +1,4 @@
-"""Names and texts of room members: valid and invalid signatures, and fields of other types."""
+"""Texts of room members: names, signatures, passwords and JSON, most of them vectors for both languages."""
 
 import json
 from pathlib import Path
@@ -7,17 +7,30 @@ import pytest
 
 from tornado_signal_client import SignalError
 from tornado_signal_client.api import topic_of
-from tornado_signal_client.names import Identity
-from tornado_signal_client.parsing import checked
+from tornado_signal_client.names import Cipher, Identity
+from tornado_signal_client.parsing import MAX_DEPTH, MAX_VALUES, checked, parse_json, parse_object
 from tornado_signal_client.records import Mail, decode_beacon
 from tornado_signal_client.verification import verification
 
 VECTORS = json.loads((Path(__file__).parents[1] / "room-vectors.json").read_text())
 ORIGIN, TOPIC = VECTORS["origin"], VECTORS["topic"]
+SECRET = VECTORS["password"]
+NO_JSON = [
+    *VECTORS["no json"],
+    "1e400",
+    "[" + "1," * MAX_VALUES + "1]",
+    b'"\xed\xa0\xbd"',
+    "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1),
+    "[" * 10**5,
+]
 # Generated with the browser module.
 ID = "@O1ZyULHK0Ga4kOVyCnu8rGM7060oMaG5JAo2_IwFrnE"
 ALICE = Identity(ORIGIN, TOPIC, "Alice 世界", "of Alice")
 READER = Identity(ORIGIN, TOPIC, None, None)
+
+
+def named(vector):
+    return vector["what"]
 
 
 def fields_of(text, sender, *to):
@@ -83,25 +96,24 @@ def unseal_vector(vector, origin=ORIGIN):
     return reader.unseal(vector["text"], sender, decode, vector["to"], vector["code"])
 
 
-@pytest.mark.parametrize("vector", VECTORS["accepted"], ids=lambda vector: vector["what"])
+@pytest.mark.parametrize("vector", VECTORS["accepted"], ids=named)
 def test_accepted_vectors(vector):
     assert unseal_vector(vector) == vector["fields"]
     if vector["text"][0] != "{":
         assert unseal_vector(vector, "https://other.example") is None
 
 
-@pytest.mark.parametrize("vector", VECTORS["ignored"], ids=lambda vector: vector["what"])
+@pytest.mark.parametrize("vector", VECTORS["ignored"], ids=named)
 def test_ignored_vectors(vector):
     assert unseal_vector(vector) is None
 
 
-def test_vectors_of_ids():
-    assert [Identity(ORIGIN, TOPIC, None, vector["secret"]).id for vector in VECTORS["identities"]] == [
-        vector["id"] for vector in VECTORS["identities"]
-    ]
+@pytest.mark.parametrize("vector", VECTORS["identities"])
+def test_vectors_of_ids(vector):
+    assert Identity(ORIGIN, TOPIC, None, vector["secret"]).id == vector["id"]
 
 
-@pytest.mark.parametrize("vector", VECTORS["verified"], ids=lambda vector: vector["what"])
+@pytest.mark.parametrize("vector", VECTORS["verified"], ids=named)
 def test_number_of_a_connection_is_that_of_the_browser_module(vector):
     members = [(member["id"], member["sdp"]) for member in vector["members"]]
     assert verification(READER.scope, members) == (vector["emoji"], vector["digits"])
@@ -109,10 +121,62 @@ def test_number_of_a_connection_is_that_of_the_browser_module(vector):
         assert verification(other.scope, members).digits != vector["digits"]
 
 
-@pytest.mark.parametrize("vector", VECTORS["not verified"], ids=lambda vector: vector["what"])
+@pytest.mark.parametrize("vector", VECTORS["not verified"], ids=named)
 def test_description_without_exactly_one_fingerprint_has_no_number(vector):
     good = VECTORS["verified"][0]["members"][0]
     for members in ([("a", vector["sdp"]), (good["id"], good["sdp"])], [("a", good["sdp"]), ("b", vector["sdp"])]):
         with pytest.raises(SignalError) as caught:
             verification(READER.scope, members)
         assert caught.value.code == "not-verifiable"
+
+
+@pytest.fixture(scope="module")
+def cipher():
+    return Cipher(ORIGIN, topic_of(SECRET["room"]), SECRET["password"])
+
+
+@pytest.mark.parametrize("vector", [SECRET | {"what": "the password"}, *SECRET["others"]], ids=named)
+def test_topic_is_made_from_the_name_and_the_password(vector):
+    cipher = Cipher(vector.get("origin", ORIGIN), topic_of(SECRET["room"]), vector["password"])
+    assert cipher.topic == vector["topic"]
+
+
+@pytest.mark.parametrize("vector", SECRET["accepted"], ids=named)
+def test_accepted_vectors_with_a_password(cipher, vector):
+    assert cipher.unseal(vector["text"], vector.get("code")) == vector["plain"]
+
+
+@pytest.mark.parametrize("vector", SECRET["ignored"], ids=named)
+def test_ignored_vectors_with_a_password_are_counted(cipher, vector):
+    before = cipher.ignored
+    assert cipher.unseal(vector["text"], vector.get("code")) == ""
+    assert cipher.ignored == before + 1
+
+
+def test_mail_is_accepted_once_and_a_beacon_whenever_it_is_listed(cipher):
+    beacon, mail, other = cipher.seal("b"), cipher.seal("m", "1"), cipher.seal("o", "2")
+    texts = [(beacon, None), (beacon, None), (mail, "1"), (mail, "1"), (f"{mail} ", "1"), (other, "2"), (mail, "1")]
+    assert [cipher.unseal(text, code) for text, code in texts] == ["b", "b", "m", "", "", "o", ""]
+    cipher.forget("1")
+    assert [cipher.unseal(text, code) for text, code in texts[-2:]] == ["", "m"]
+    assert cipher.seal("b") != beacon
+
+
+@pytest.mark.parametrize(("text", "value"), VECTORS["json"])
+def test_half_of_a_surrogate_pair_is_replaced(text, value):
+    assert parse_json(text) == parse_json(text.encode()) == value
+
+
+@pytest.mark.parametrize("text", NO_JSON, ids=lambda text: text[:10])
+def test_value_that_could_not_be_sent_is_an_error(text):
+    with pytest.raises(ValueError, match=r"."):
+        parse_json(text)
+
+
+def test_nested_value_can_be_encoded():
+    assert json.dumps(parse_json("[" * MAX_DEPTH + "]" * MAX_DEPTH)).count("[") == MAX_DEPTH
+
+
+@pytest.mark.parametrize("text", ["[1]", "1", "no JSON"])
+def test_text_that_is_no_object_has_no_fields(text):
+    assert parse_object(text) == {}
