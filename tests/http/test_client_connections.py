@@ -92,34 +92,25 @@ def protocol(request, monkeypatch):
     return name, path, ANSWERED[name][1]
 
 
-async def test_disabled_protocol_has_no_paths(protocol, start_service):
+async def test_paths_of_a_protocol_depend_on_the_settings_and_the_origin(protocol, start_service, caplog):
     name, path, _ = protocol
-    service = await start_service(protocols=[other for other in ANSWERED if other != name])
-    with pytest.raises(InvalidStatus, match="404"):
-        await open_socket(service, path)
-    for target in [path, *(["/peerjs/id", "/peerjs/peers"] if name == "peerjs" else [])]:
-        assert (await service.call("GET", target)).status == 404
-
-
-async def test_client_without_an_origin_is_refused_unless_the_protocol_is_shared(protocol, start_service, caplog):
-    name, path, _ = protocol
-    service = await start_service(shared_protocols=[other for other in ANSWERED if other != name])
-    with pytest.raises(InvalidStatus) as refusal:
-        await open_socket(service, path, None)
-    response = refusal.value.response
-    expected = f"{invalid('Origin')}; programs that send none need --shared-protocols {name}"
-    assert (response.status_code, json.loads(response.body)) == (400, {"error": expected})
-    assert expected in caplog.text
-    for target in ["/peerjs/id", "/peerjs/peers"] if name == "peerjs" else []:
-        assert (await service.call("GET", target, origin=None)).status == 400
-
-
-async def test_other_origins_than_the_allowed_are_refused(protocol, start_service):
-    _, path, _ = protocol
-    service = await start_service(allowed_origins=AllowedOrigins(frozenset({ORIGIN})))
-    for origin in (OTHER, "null"):
-        with pytest.raises(InvalidStatus, match="403"):
+    others = [other for other in ANSWERED if other != name]
+    needs = f"{invalid('Origin')}; programs that send none need --shared-protocols {name}"
+    allowed = {"allowed_origins": AllowedOrigins(frozenset({ORIGIN}))}
+    for settings, origin, status in (
+        ({"protocols": others}, ORIGIN, 404),
+        ({"shared_protocols": others}, None, 400),
+        (allowed, OTHER, 403),
+        (allowed, "null", 403),
+    ):
+        service = await start_service(**settings)
+        with pytest.raises(InvalidStatus) as refusal:
             await open_socket(service, path, origin)
+        assert refusal.value.response.status_code == status
+        assert status != 400 or json.loads(refusal.value.response.body) == {"error": needs}
+        for target in ("/peerjs/id", "/peerjs/peers") if name == "peerjs" and status != 403 else ():
+            assert (await service.call("GET", target, origin=origin)).status == status
+    assert needs in caplog.text
     async with opened(service, path):
         pass
 
@@ -156,13 +147,6 @@ async def test_clients_of_several_origins_meet_only_if_the_protocol_is_shared_an
             async with asyncio.timeout(0.05):
                 await second.recv()
     await until(lambda: (service.shared.limits.client("127.0.0.1").idle, channels(service)) == (True, before))
-
-
-async def test_binary_messages_are_accepted_and_every_reply_is_text(protocol, service):
-    _, path, message = protocol
-    async with opened(service, path) as socket:
-        await socket.send(message.encode())
-        assert isinstance(await asyncio.wait_for(socket.recv(), BOUND_S), str)
 
 
 async def test_every_message_counts_towards_the_rate(protocol, start_service):
@@ -247,12 +231,13 @@ async def test_what_exceeds_a_limit_closes_the_connection_and_stays_nowhere(
     )
 
 
-async def test_message_larger_than_the_largest_body_closes(protocol, start_service):
+async def test_binary_messages_are_accepted_every_reply_is_text_and_larger_ones_close(protocol, start_service):
     _, path, message = protocol
     service = await start_service(max_body_bytes=10_000)
     async with opened(service, path) as socket:
-        await socket.send(message.ljust(10_000))
-        assert await asyncio.wait_for(socket.recv(), BOUND_S)
+        for accepted in (message.encode(), message.ljust(10_000)):
+            await socket.send(accepted)
+            assert isinstance(await asyncio.wait_for(socket.recv(), BOUND_S), str)
         await socket.send(message.ljust(10_001))
         assert (await end_of(socket))[0] == 1009
 

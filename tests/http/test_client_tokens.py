@@ -42,10 +42,6 @@ def connect(service, token, *, websocket):
     return SignalClient(f"http://127.0.0.1:{service.port}", ORIGIN, 0, websocket=websocket, token=token)
 
 
-def port_of(server):
-    return server.sockets[0].getsockname()[1]
-
-
 async def use(client):
     """Make one call of each kind and return the code of an offer."""
     code = await client.offer(*OFFER, hold=True)
@@ -66,23 +62,20 @@ async def from_coroutine():
 
 
 @pytest.mark.parametrize("source", ["text", from_function, from_coroutine], ids=["text", "function", "coroutine"])
-async def test_token_is_a_string_or_a_function(source, websocket, protected):
+async def test_token_is_a_string_or_a_function(source, websocket, protected, start_service):
+    without_keys = await start_service()
     service = await protected()
-    async with connect(service, make() if source == "text" else source, websocket=websocket) as client:
-        await use(client)
+    for each in (without_keys, service):
+        async with connect(each, make() if source == "text" else source, websocket=websocket) as client:
+            await use(client)
     metrics = service.shared.log.metrics
     assert set(metrics.tokens) == {"accepted"}
     assert ("WS" in {method for _, method, _ in [*metrics.requests, *metrics.waits]}) == websocket
 
 
-async def test_refused_token_is_an_error(websocket, protected):
-    service = await protected()
-    for token in (None, "nonsense", lambda: "nonsense"):
-        await check_refusals(service, token, websocket)
-
-
-async def check_refusals(service, token, websocket):
-    async with connect(service, token, websocket=websocket) as client:
+@pytest.mark.parametrize("token", [None, "nonsense", lambda: "nonsense"])
+async def test_refused_token_is_an_error(token, websocket, protected):
+    async with connect(await protected(), token, websocket=websocket) as client:
         for call in (client.sessions("lobby", wait_s=0), client.offer(*OFFER, hold=True), client.topics()):
             with pytest.raises(SignalError) as refused:
                 await call
@@ -101,14 +94,14 @@ async def test_redirect_to_another_host_gets_no_token(websocket, protected):
         writer.write(f"HTTP/1.1 307 x\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
         writer.close()
 
-    async with (
-        await asyncio.start_server(redirect, "127.0.0.1", 0) as server,
-        SignalClient(f"http://127.0.0.1:{port_of(server)}", ORIGIN, 0, websocket=websocket, token=make()) as client,
-    ):
-        text = f"http://127.0.0.1:{port_of(server)} redirects to http://127.0.0.1:{other.port}, which is not followed"
+    async with await asyncio.start_server(redirect, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        text = f"{url} redirects to http://127.0.0.1:{other.port}, which is not followed"
+        client = SignalClient(url, ORIGIN, 0, websocket=websocket, token=make())
         for call in (client.sessions("lobby", wait_s=0), client.offer(*OFFER), anext(client.topic_events("lobby"))):
             with pytest.raises(SignalError, match=text):
                 await call
+        await client.close()
     metrics = other.shared.log.metrics
     assert not metrics.tokens
     assert not metrics.requests
@@ -123,34 +116,29 @@ async def test_topic_that_is_not_covered_is_an_error(websocket, protected):
         assert (refused.value.status, refused.value.text) == (403, "Not allowed by the token")
 
 
-async def test_function_is_called_again_after_a_refusal(websocket, protected):
-    service = await protected()
-    made = [make_token({"exp": time.time() + 60}, b"a secret that the server does not have"), make()]
-    async with connect(service, lambda: made.pop(0) if len(made) > 1 else made[0], websocket=websocket) as client:
-        await use(client)
-    assert service.shared.log.metrics.tokens["token with another signature"] >= 1
-
-
-async def test_function_is_called_once_after_a_refusal_even_if_its_tokens_differ(websocket, protected):
+async def test_function_is_called_once_more_after_a_refusal(websocket, protected):
     service = await protected()
     made = []
 
     def unusable():
+        """Each token differs from the earlier ones, and has the key of another server."""
         claims = {"exp": time.time() + 60, "sub": str(len(made))}
         made.append(make_token(claims, b"a secret that the server does not have"))
         return made[-1]
 
+    async def read_events():
+        async with aclosing(client.topic_events("lobby")) as events:
+            await anext(events)
+
     async with connect(service, unusable, websocket=websocket) as client:
-        for call in (client.topics, lambda: client.sessions("lobby", wait_s=0)):
+        for call in (client.topics, lambda: client.sessions("lobby", wait_s=0), read_events):
             made.clear()
             with pytest.raises(SignalError, match="401"):
                 await call()
             assert 0 < len(made) <= (2 if not websocket else 3)
-        made.clear()
-        with pytest.raises(SignalError, match="401"):
-            async with aclosing(client.topic_events("lobby")) as events:
-                await anext(events)
-        assert 0 < len(made) <= (2 if not websocket else 3)
+    async with connect(service, lambda: unusable() if len(made) < 4 else make(), websocket=websocket) as client:
+        await use(client)
+    assert service.shared.log.metrics.tokens["token with another signature"] >= 1
 
 
 async def test_calls_at_the_same_time_share_a_new_token(protected):
@@ -198,12 +186,6 @@ async def test_held_offer_and_stream_outlive_many_tokens(protected):
         assert connection.open
         assert {each["code"] for each in (await client.sessions("lobby")).sessions} == {code, other}
     assert len(calls) >= 4
-
-
-async def test_client_with_a_token_works_without_keys(service):
-    for websocket in (True, False):
-        async with connect(service, make(), websocket=websocket) as client:
-            await use(client)
 
 
 @pytest.mark.parametrize("token", ["", "a", "a.b.c", make(-1)], ids=["empty", "word", "nonsense", "expired"])

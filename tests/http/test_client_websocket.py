@@ -101,26 +101,20 @@ async def test_refused_websocket_falls_back_to_http(service, monkeypatch, refuse
         assert "WS" not in methods(service)
 
 
-async def test_websocket_is_tried_again_after_a_502(service):
-    async with Proxy(service, refuse_with(502)) as proxy, SignalClient(proxy.url, ORIGIN, retry_timeout_s=0) as client:
+@pytest.mark.parametrize("refuse", [refuse_with(502), hang_up], ids=[502, "outage"])
+async def test_websocket_is_tried_again_after_a_502_and_an_outage(service, refuse):
+    async with Proxy(service, refuse) as proxy, SignalClient(proxy.url, ORIGIN, retry_timeout_s=0) as client:
         await client.sessions("lobby", wait_s=0)
+        if refuse is hang_up:
+            pending = asyncio.ensure_future(client.sessions("lobby", wait_s=30))
+            await until(requests_waiting(service, 1))
+            proxy.cut()
+            with pytest.raises(Unreachable):
+                await pending
         proxy.refuse = None
         await client.sessions("lobby", wait_s=0)
         assert proxy.paths.count("/ws") == 2
         assert "WS" in methods(service)
-
-
-async def test_websocket_is_tried_again_after_an_outage(service):
-    async with Proxy(service, hang_up) as proxy, SignalClient(proxy.url, ORIGIN, retry_timeout_s=0) as client:
-        await client.sessions("lobby", wait_s=0)
-        pending = asyncio.ensure_future(client.sessions("lobby", wait_s=30))
-        await until(requests_waiting(service, 1))
-        proxy.cut()
-        with pytest.raises(Unreachable):
-            await pending
-        proxy.refuse = None
-        await client.sessions("lobby", wait_s=0)
-        assert proxy.paths.count("/ws") == 2
 
 
 async def test_client_uses_http_if_websocket_frames_are_blocked(service, monkeypatch):
@@ -334,19 +328,6 @@ async def test_held_offer_is_refreshed_over_http_without_a_websocket(service, mo
         assert await service.sessions() == []
 
 
-async def test_offer_of_a_cancelled_caller_is_withdrawn(service):
-    async with Proxy(service) as proxy, SignalClient(proxy.url, ORIGIN) as client:
-        proxy.open.clear()
-        pending = asyncio.ensure_future(client.offer(*OFFER, secret=SECRET, hold=True))
-        await until(lambda: service.shared.log.metrics.held == 1)
-        pending.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await pending
-        proxy.open.set()
-        await until(lambda: listing_is_empty(service))
-        assert proxy.paths == ["/ws"]
-
-
 @pytest.mark.parametrize("answered", [False, True])
 async def test_wait_of_a_cancelled_caller_ends_at_the_server(answered, service):
     """The response can be on its way at that time."""
@@ -366,15 +347,21 @@ async def test_wait_of_a_cancelled_caller_ends_at_the_server(answered, service):
         assert proxy.paths == ["/ws"]
 
 
-async def test_stream_of_a_cancelled_caller_ends_at_the_server(service):
+@pytest.mark.parametrize("call", ["offer", "stream"])
+async def test_offer_and_stream_of_a_cancelled_caller_end_at_the_server(call, service):
     async with Proxy(service) as proxy, SignalClient(proxy.url, ORIGIN) as client:
+        calls = {
+            "offer": lambda: client.offer(*OFFER, secret=SECRET, hold=True),
+            "stream": lambda: anext(client.topic_events("lobby")),
+        }
         proxy.open.clear()
-        topic = asyncio.ensure_future(anext(client.topic_events("lobby")))
-        await until(requests_waiting(service, 1))
-        topic.cancel()
+        pending = asyncio.ensure_future(calls[call]())
+        await until(lambda: service.shared.log.metrics.held == 1 if call == "offer" else requests_waiting(service, 1)())
+        pending.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await topic
+            await pending
         proxy.open.set()
+        await until(lambda: listing_is_empty(service))
         await until(requests_waiting(service, 0))
         assert (await client.sessions("lobby", wait_s=0)).sessions == []
         assert proxy.paths == ["/ws"]

@@ -1,6 +1,7 @@
 """A server with many kinds of nonsense, against the Python client."""
 
 import asyncio
+import contextlib
 import itertools
 import json
 import re
@@ -31,14 +32,18 @@ def websocket_url():
         yield url
 
 
-@pytest.fixture
-def short_limits(monkeypatch):
-    """Make the time limits short enough to wait for."""
-    monkeypatch.setattr(http, "RESPONSE_S", 1.0)
+@contextlib.asynccontextmanager
+async def client_of(handle, **options):
+    """Yield a client of a server that handles each WebSocket with `handle`, and answers nothing else."""
+    async with serve(handle, "127.0.0.1", 0, subprotocols=["signal.v1"]) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with SignalClient(url, **{"retry_timeout_s": 0, **options}) as client:
+            yield client
 
 
 @pytest.mark.parametrize("name", malicious.RESPONSES)
-async def test_nonsense_as_a_response_is_an_error_with_a_code(url, short_limits, name):
+async def test_nonsense_as_a_response_is_an_error_with_a_code(url, monkeypatch, name):
+    monkeypatch.setattr(http, "RESPONSE_S", 1.0)
     async with SignalClient(f"{url}/{name.replace(' ', '-')}", retry_timeout_s=0, websocket=False) as client:
         with malicious.bounded_memory(), pytest.raises(SignalError) as caught:
             await asyncio.wait_for(anext(client.topic_events("lobby")), BOUND_S)
@@ -115,13 +120,10 @@ async def test_repeated_number_of_a_subscription_is_an_error():
         async for request in socket:
             await socket.send(json.dumps({"id": json.loads(request)["id"], "result": {"subscription": 1}}))
 
-    async with serve(handle, "127.0.0.1", 0, subprotocols=["signal.v1"]) as server:
-        port = server.sockets[0].getsockname()[1]
-        async with SignalClient(f"http://127.0.0.1:{port}", retry_timeout_s=0) as client:
-            streams = [client.topic_events(topic) for topic in ("one", "two")]
-            both = asyncio.gather(*(anext(stream) for stream in streams), return_exceptions=True)
-            errors = await asyncio.wait_for(both, BOUND_S)
-            assert [error.code for error in errors] == ["not-a-server"] * 2
+    async with client_of(handle) as client:
+        streams = [client.topic_events(topic) for topic in ("one", "two")]
+        both = asyncio.gather(*(anext(stream) for stream in streams), return_exceptions=True)
+        assert [error.code for error in await asyncio.wait_for(both, BOUND_S)] == ["not-a-server"] * 2
 
 
 async def test_unread_events_of_a_subscription_are_bounded(monkeypatch):
@@ -139,12 +141,9 @@ async def test_unread_events_of_a_subscription_are_bounded(monkeypatch):
             for _ in range(3):
                 await socket.send(json.dumps({"method": "event", "params": event}))
 
-    async with serve(handle, "127.0.0.1", 0, subprotocols=["signal.v1"]) as server:
-        port = server.sockets[0].getsockname()[1]
-        client = SignalClient(f"http://127.0.0.1:{port}", retry_timeout_s=0)
-        async with client, aclosing(client.topic_events("lobby")) as events:
-            await asyncio.wait_for(anext(events), BOUND_S)
-            await asyncio.wait_for(unsubscribed.wait(), BOUND_S)
+    async with client_of(handle) as client, aclosing(client.topic_events("lobby")) as events:
+        await asyncio.wait_for(anext(events), BOUND_S)
+        await asyncio.wait_for(unsubscribed.wait(), BOUND_S)
 
 
 @pytest.mark.parametrize("retry_after", [-5, 0, 1e12])
@@ -161,14 +160,12 @@ async def test_pause_before_a_repeated_request_has_a_floor(monkeypatch, retry_af
         paused.set()
         await asyncio.Event().wait()
 
-    async with serve(handle, "127.0.0.1", 0, subprotocols=["signal.v1"]) as server:
-        port = server.sockets[0].getsockname()[1]
-        async with SignalClient(f"http://127.0.0.1:{port}", retry_timeout_s=1e5) as client:
-            monkeypatch.setattr(servers, "asyncio", SimpleNamespace(sleep=sleep))
-            waiting = asyncio.ensure_future(client.sessions("lobby", wait_s=1))
-            await asyncio.wait_for(paused.wait(), BOUND_S)
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
+    async with client_of(handle, retry_timeout_s=1e5) as client:
+        monkeypatch.setattr(servers, "asyncio", SimpleNamespace(sleep=sleep))
+        waiting = asyncio.ensure_future(client.sessions("lobby", wait_s=1))
+        await asyncio.wait_for(paused.wait(), BOUND_S)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
     assert tasks.PAUSE_S / 2 <= pauses_s[0] <= 4500
 
 
@@ -183,14 +180,12 @@ async def test_polls_that_are_answered_at_once_are_slowed_down(monkeypatch):
             id_ = json.loads(await socket.recv())["id"]
             await socket.send(json.dumps({"id": id_, "result": {"sessions": [], "cursor": str(cursor)}}))
 
-    async with serve(handle, "127.0.0.1", 0, subprotocols=["signal.v1"]) as server:
-        port = server.sockets[0].getsockname()[1]
-        async with SignalClient(f"http://127.0.0.1:{port}") as client, aclosing(client.listings("lobby")) as listings:
-            await anext(listings)
-            monkeypatch.setattr(polls, "asyncio", SimpleNamespace(sleep=sleep))
-            monkeypatch.setattr(polls, "time", SimpleNamespace(monotonic=lambda: 1000.0))
-            for _ in range(40):
-                await asyncio.wait_for(anext(listings), BOUND_S)
+    async with client_of(handle) as client, aclosing(client.listings("lobby")) as listings:
+        await anext(listings)
+        monkeypatch.setattr(polls, "asyncio", SimpleNamespace(sleep=sleep))
+        monkeypatch.setattr(polls, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+        for _ in range(40):
+            await asyncio.wait_for(anext(listings), BOUND_S)
     assert pauses_s[:10] == [0.0] * 10
     assert pauses_s[30:] == sorted(pauses_s[30:])
     assert pauses_s[-1] > 1
