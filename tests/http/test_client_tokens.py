@@ -21,7 +21,7 @@ def protected(start_service, tmp_path, monkeypatch):
     """A function that starts a server that requires tokens, with a short time after their expiry and a real clock."""
     monkeypatch.setattr(authority, "GRACE_S", 0.5)
     monkeypatch.setattr(authorization, "RENEW_S", 0.2)
-    monkeypatch.setattr("tornado_signal_client.websocket.MIN_RENEWAL_S", 0.02)
+    monkeypatch.setattr("tornado_signal_client.rpc.MIN_RENEWAL_S", 0.02)
 
     async def start(**settings):
         return await start_service(auth_keys=write_secret(tmp_path / "keys"), clock=Clock(), **settings)

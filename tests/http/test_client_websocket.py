@@ -9,7 +9,7 @@ from support.forwarding import Proxy
 from support.rpc import until
 from support.service import NOT_FOUND, ORIGIN, TIMEOUT_MS
 
-from tornado_signal_client import Event, SignalClient, SignalError, leases, rpc, servers, websocket
+from tornado_signal_client import Event, SignalClient, SignalError, api, rpc, servers
 from tornado_signal_client.errors import Unreachable
 
 BOUND_S = 20
@@ -85,7 +85,7 @@ REFUSALS = [*map(refuse_with, (200, 400, 403, 404, 426)), hang_up, stay_silent]
 
 @pytest.mark.parametrize("refuse", REFUSALS, ids=[200, 400, 403, 404, 426, "end", "silence"])
 async def test_refused_websocket_falls_back_to_http(service, monkeypatch, refuse):
-    monkeypatch.setattr(websocket, "OPEN_S", 0.3)
+    monkeypatch.setattr(rpc, "OPEN_S", 0.3)
     async with Proxy(service, refuse) as proxy, SignalClient(proxy.url, ORIGIN, retry_timeout_s=0) as client:
         topic = client.topic_events("lobby")
         first_event = asyncio.ensure_future(anext(topic))
@@ -292,7 +292,7 @@ async def test_held_offer_is_withdrawn_soon_after_its_client_closes(start_servic
 
 
 async def test_new_connection_takes_over_unanswered_offers(service, monkeypatch):
-    monkeypatch.setattr(leases, "back_off_s", lambda attempt: 0.05)  # the last offer is refreshed last
+    monkeypatch.setattr(api, "back_off_s", lambda attempt: 0.05)  # the last offer is refreshed last
     async with Proxy(service) as proxy, SignalClient(proxy.url, ORIGIN) as client:
         answered = [await client.offer("another", "i", "o", hold=True) for _ in range(2)]
         for code in answered:
@@ -315,7 +315,7 @@ async def test_new_connection_takes_over_unanswered_offers(service, monkeypatch)
 
 
 async def test_held_offer_is_refreshed_over_http_without_a_websocket(service, monkeypatch):
-    monkeypatch.setattr(leases, "REFRESH_S", 0.05)
+    monkeypatch.setattr(api, "REFRESH_S", 0.05)
     async with Proxy(service, refuse_with(502)) as proxy, SignalClient(proxy.url, ORIGIN) as client:
         code = await client.offer(*OFFER, secret=SECRET, hold=True)
         for _ in range(2):

@@ -77,7 +77,7 @@ PURE |= {"service.parameters", "service.wire", "service.schemas", "stores.leveld
 PURE_MODULES = {"array", "base64", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq"}
 PURE_MODULES |= {"hmac", "ipaddress", "itertools", "json", "math", "re", "struct", "typing", "urllib", "zlib"}
 
-READERS = {"client.http", "client.websocket", "operator.admin", "operator.health"}
+READERS = {"client.http", "client.rpc", "operator.admin", "operator.health"}
 READERS |= {"redis.connections", "outgoing.endpoint", "system.fetching"}
 READERS |= {"operator.workers"}  # only the responses of the server's own processes
 

@@ -5,14 +5,15 @@ import contextlib
 import functools
 import re
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import cast
 
 from .errors import SignalError, refused
-from .leases import LeaseManager
 from .polls import MAX_LISTING, repeat, shrink
+from .rpc import RpcConnection
 from .servers import Response, Servers
+from .tasks import Tasks, back_off_s, retry
 from .types import (
     Event,
     Fields,
@@ -34,6 +35,7 @@ ROOM = "room~"  # prefix of a room's topic on the server, so that `join` cannot 
 ESCAPED = re.compile(r"[^\w .\-\x80-\ud7ff\ue000-\U0010ffff]", re.ASCII)  # proxies change or refuse some of them
 UNESCAPED = re.compile("~([0-9a-f]{1,5}|10[0-9a-f]{4})~")
 MAX_BATCH = 100
+REFRESH_S = 40.0  # between two refreshes of a held offer over HTTP
 TTL_MS = 120_000  # how long the offer of a peer outlives it, if it disappears without withdrawing
 NOT_FOUND = "Session not found, expired, or origin mismatch"
 
@@ -51,6 +53,59 @@ def room_of(topic: str) -> str:
 def new_secret() -> str:
     """Return a random secret for one side of one session."""
     return secrets.token_urlsafe(24)
+
+
+class LeaseManager:
+    """Leases of this client's offers.
+
+    A WebSocket holds them. When it is closed, the next one takes them over. Without a WebSocket they are refreshed.
+    """
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._tasks = Tasks()  # by code
+
+    def keep(self, code: Token, secret: str | None, connection: RpcConnection | None) -> None:
+        """Maintain the lease of a published offer."""
+        self._tasks.start(self._maintain(code, secret, connection), code)
+
+    def withdraw_later(self, code: str, withdraw: Callable[[], Awaitable[object]]) -> None:
+        """Repeat a withdrawal until the server responds, or the client is closed."""
+        self._tasks.start(self._retry_withdrawal(withdraw), code)
+
+    def release(self, code: str) -> None:
+        """Stop maintaining an offer that is answered or removed."""
+        self._tasks.end(code)
+
+    async def close(self) -> None:
+        """Release all offers."""
+        await self._tasks.cancel()
+
+    async def _retry_withdrawal(self, withdraw: Callable[[], Awaitable[object]]) -> None:
+        await asyncio.sleep(back_off_s(0))
+        with contextlib.suppress(SignalError):  # the session was removed
+            await retry(withdraw)
+
+    async def _maintain(self, code: Token, secret: str | None, connection: RpcConnection | None) -> None:
+        with contextlib.suppress(SignalError):  # the offer was removed
+            while True:
+                if connection is None:
+                    await asyncio.sleep(REFRESH_S)
+                else:
+                    with connection.count_held():
+                        await connection.closed.wait()
+                await asyncio.sleep(back_off_s(0))
+                connection = await retry(functools.partial(self._renew, code, secret))
+
+    async def _renew(self, code: Token, secret: str | None) -> RpcConnection | None:
+        """Hold an offer over the current connection and return it. Without one, refresh the offer and return None."""
+        fields = {"code": code, "secret": secret}
+        connection = await self._servers._connection(code.server)
+        if connection is not None and connection.can_hold:
+            await connection.call("hold", {name: value for name, value in fields.items() if value is not None})
+            return connection
+        await self._servers._call("refresh", {**fields, "side": "offerer"}, at=code.server)
+        return None
 
 
 class SignalClient(Servers):
@@ -332,7 +387,7 @@ class SignalClient(Servers):
         """Yield the events of a session, each description once, and the server that has the session."""
         fields = {"side": side, "secret": secret}
         only = self._urls[0] if len(self._urls) == 1 else None
-        server = _server_of(code) or only or (await self._call_session("poll", code, fields)).server
+        server = getattr(code, "server", None) or only or (await self._call_session("poll", code, fields)).server
         description: Fields | None = None
         fields["code"] = code
         async with aclosing(self._follow(fields, server, keep_retrying=keep_retrying)) as events:
@@ -347,12 +402,8 @@ class SignalClient(Servers):
 
     async def _call_session(self, operation: str, code: str, fields: Fields) -> Response:
         """Send a request about a session to the server of its code. A plain text is tried on each server."""
-        server = _server_of(code)
+        server = getattr(code, "server", None)
         return await self._call(operation, {"code": code, **fields}, at=server, any_server=server is None)
-
-
-def _server_of(token: str | None) -> str | None:
-    return token.server if isinstance(token, Token) else None
 
 
 def _cursor(response: Response) -> Token | None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from .api import SignalClient
 from .errors import SignalError
+from .link import report
 from .mailbox import Mailboxes
 from .names import is_proven
 from .records import Mail
@@ -104,16 +105,12 @@ class Attempts:
 
     def start(self, member: Member | None = None) -> None:
         """Start attempts with the waiting members, and with `member` if it needs one."""
-        if member is not None and self._mail.identity.id < member.id and self._needs_attempt(member):
+        if member and member.is_waiting and self._mail.identity.id < member.id and self._may_connect(member):
             self.roster.enqueue(member)
         while not self._ended and self.roster.next() is not None and self._admit(leads=True):
             chosen = self.roster.next()  # `_admit` may have ended an attempt, which can change who is waiting
             if chosen is not None:
                 self._connect(chosen, secrets.token_urlsafe(12))
-
-    def _needs_attempt(self, member: Member) -> bool:
-        is_waiting = member.code is not None and member.peer is None and not member.backing_off
-        return is_waiting and self._may_connect(member)
 
     def _admit(self, *, leads: bool) -> bool:
         """Return whether another attempt may start. If necessary, end a late one to make room.
@@ -151,7 +148,7 @@ class Attempts:
                 self.peers[peer.id]._end()
             peer._member.tries = 0
             self.peers[peer.id] = peer
-            self._client._report(peer._report(connected=True))
+            self._client._report(report(peer.connection, peer._start_s, connected=True))
             self.start()
         elif isinstance(event, Left) and self.peers.get(peer.id) is peer:
             del self.peers[peer.id]
@@ -170,7 +167,7 @@ class Attempts:
     def _on_end(self, peer: Peer, failed: bool) -> None:
         member = peer._member
         if failed and peer.connection.remoteDescription is not None:
-            self._client._report(peer._report(connected=False))
+            self._client._report(report(peer.connection, peer._start_s, connected=False))
         self._tasks.start(self._close(peer))
         if member.peer is not peer:
             return

@@ -24,7 +24,7 @@ from .files import PROTOCOL, IncomingFile, receive_files
 from .messages import MAX_MESSAGE, Inbox, Messages, announce_joins, decode, encode
 from .parsing import checked, parse_object
 from .records import Candidate, Description
-from .types import Closable, Fields, IceServer, Side
+from .types import Closable, Fields, IceServer, Side, urls_of
 from .verification import without_other_hashes
 
 OPEN_S = 20.0  # timeout from the answer to the open channel
@@ -46,7 +46,6 @@ class Connection(Closable):
         self._inbox: Inbox[str | bytes | None] = Inbox()
         receive_files(self.peer, IncomingFile.cancel)  # files need a room
         self._open, self._closed = asyncio.Event(), asyncio.Event()
-        self._has_remote_description = False
         self._answer: RTCSessionDescription | None = None  # this side's answer
         self._added: set[str] = set()
         if side == "offerer":
@@ -134,7 +133,7 @@ class Connection(Closable):
     async def _apply_updates(self, client: SignalClient, secret: str | None) -> None:
         async with aclosing(client.news(self.code, self.side, secret=secret)) as updates:
             async for update in updates:
-                if update.description is not None and not self._has_remote_description:
+                if update.description is not None and self.peer.signalingState == "have-local-offer":
                     await self._set_remote_description(update.description)
                 await self._add_candidates(update.candidates)
 
@@ -144,7 +143,6 @@ class Connection(Closable):
             raise ValueError("the other side sent another text than a description")
         await set_remote_description(self.peer, decoded)
         self.info = decoded.get("info") or self.info
-        self._has_remote_description = True
 
     async def _add_candidates(self, candidates: list[str]) -> None:
         """Add candidates in the form that browsers send, each once."""
@@ -207,7 +205,7 @@ def usable_ice_servers(servers: list[IceServer]) -> list[IceServer]:
     """Return ICE servers without the addresses that aiortc cannot parse, such as those with IPv6 addresses."""
     usable: list[IceServer] = []
     for server in servers:
-        addresses = [server["urls"]] if isinstance(server["urls"], str) else server["urls"]
+        addresses = urls_of(server)
         known = [address for address in addresses if _can_parse(address)]
         if known == addresses:
             usable.append(server)

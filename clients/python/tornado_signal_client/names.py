@@ -131,21 +131,16 @@ class Cipher:
         except (ValueError, InvalidTag):
             plain = ""
         else:
-            if code is not None and self._is_repeated(code, nonce):
-                plain = ""
+            if code is not None:
+                nonces = self._nonces.setdefault(code, set())
+                plain = "" if nonce in nonces else plain  # mail is accepted once
+                nonces.add(nonce)
         self.ignored += not plain
         return plain
 
     def forget(self, code: str) -> None:
         """Forget the mail to a beacon that is no longer read."""
         self._nonces.pop(code, None)
-
-    def _is_repeated(self, code: str, nonce: bytes) -> bool:
-        """Return whether mail with this nonce was received before."""
-        nonces = self._nonces.setdefault(code, set())
-        repeated = nonce in nonces
-        nonces.add(nonce)
-        return repeated
 
 
 def _purpose(code: str | None) -> bytes:

@@ -256,9 +256,7 @@ class Room(Closable):
         for channel in self._channels.values():
             channel._inbox.put_always(None)
 
-    async def leave(self) -> None:
-        """Leave the room after pending messages have been sent."""
-        await self.close()
+    leave = close
 
     async def _run(self) -> None:
         pauses = 0  # after failures, and after beacons that were soon replaced

@@ -21,7 +21,6 @@ from .link import (
     drain,
     gather_candidates,
     new_connection,
-    report,
     set_remote_description,
 )
 from .messages import Messages, encode
@@ -68,6 +67,11 @@ class Member:
     def is_silent(self) -> bool:
         """Whether the member was asked for a sign of life in vain."""
         return self.beacon is not None and self.beacon.life == "silent"
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an attempt with the member may start."""
+        return self.code is not None and self.peer is None and not self.backing_off
 
     @property
     def claim(self) -> tuple[bool, float, str]:
@@ -206,10 +210,6 @@ class Peer:
     def _is_connecting(self) -> bool:
         """Whether this is an attempt that is neither connected nor ended."""
         return not self._joined and not self._ended.is_set()
-
-    def _report(self, *, connected: bool) -> Fields:
-        """Return the report of the attempt."""
-        return report(self.connection, self._start_s, connected=connected)
 
     async def _finish(self) -> None:
         """Send pending messages, then end the connection."""

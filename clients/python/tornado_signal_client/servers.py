@@ -20,10 +20,9 @@ from .http import HttpClient
 from .life import Life, Outage, awake_s
 from .parsing import SESSION_EVENTS, TOPIC_EVENTS, conforms
 from .polls import poll_events
-from .rpc import RequestTooLong, RpcConnection
+from .rpc import RequestTooLong, RpcConnection, WebSocket
 from .tasks import MAX_PAUSE_S, PAUSE_S, Tasks, back_off_s
 from .types import Closable, Fields, StreamEvent, T, Token, check_type
-from .websocket import WebSocket
 
 TEXTS = frozenset({"topic", "prefix", "info", "offer", "code", "side", "answer", "candidate", "since", "secret"})
 RETRY_S = 1.0  # before a stream is opened again

@@ -106,6 +106,12 @@ class IceServer(TypedDict):
     credential: NotRequired[str]
 
 
+def urls_of(server: IceServer) -> list[str]:
+    """Return the URLs of an ICE server, which can also be a single text."""
+    urls = server["urls"]
+    return [urls] if isinstance(urls, str) else urls
+
+
 class IceServers(TypedDict):
     """The ICE servers, the expiry of their credentials, and whether the server wants reports of connections."""
 

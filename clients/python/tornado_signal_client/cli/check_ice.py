@@ -8,7 +8,7 @@ import time
 from typing import Literal, NamedTuple
 
 from .. import SignalClient
-from ..types import IceServer
+from ..types import IceServer, urls_of
 from . import run, terminal
 from .terminal import CommandError
 
@@ -47,7 +47,7 @@ def check_ice(arguments: argparse.Namespace) -> None:
             raise CommandError(f"the server has more than {MAX_URLS} URLs of ICE servers")
         results.extend(await asyncio.gather(*(check(url, server) for url, server in pairs)))
 
-    run.with_client(arguments, work, interrupted="interrupted")
+    run.with_client(arguments, work)
     rounded = [result._replace(took_ms=round(result.took_ms, 1)) for result in results]
     heads = ["SERVER", "RESULT", "TIME (ms)", "DETAIL"]
     terminal.print_rows(arguments.json, heads, [(result._asdict(), result) for result in rounded])
@@ -55,12 +55,6 @@ def check_ice(arguments: argparse.Namespace) -> None:
         raise CommandError("the server has no ICE servers; set --stun-servers or --turn-servers on the server")
     if failed := [result.url for result in results if result.result == "failed"]:
         raise CommandError(f"these ICE servers do not work: {terminal.printable(', '.join(failed))}")
-
-
-def urls_of(server: IceServer) -> list[str]:
-    """Return the URLs of an ICE server, which can also be a single text."""
-    urls = server["urls"]
-    return [urls] if isinstance(urls, str) else urls
 
 
 async def check(url: str, server: IceServer) -> Result:

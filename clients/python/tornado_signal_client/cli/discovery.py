@@ -4,8 +4,7 @@ import argparse
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
 from .. import Session, SignalClient
 from ..errors import Foreign
@@ -13,8 +12,6 @@ from ..tasks import back_off_s
 from ..types import Topic
 from . import run, terminal
 from .terminal import CommandError
-
-T = TypeVar("T", Topic, Session)
 
 Row = tuple[str, str, float, float, int, int]  # code, info, creation and expiry (ms), characters, candidates
 TOPIC_HEADS = ["TOPIC", "SESSIONS"]
@@ -28,34 +25,28 @@ POLL_S = 1.0  # between two requests for the topics, because the API has no long
 
 def topics(arguments: argparse.Namespace) -> None:
     """List all topics."""
-    _list(arguments, all_topics, TOPIC_HEADS, topic_row)
+
+    async def work(client: SignalClient) -> None:
+        rows = [(topic, topic_row(topic)) for topic in await all_topics(client)]
+        terminal.print_rows(arguments.json, TOPIC_HEADS, rows)
+
+    run.with_client(arguments, work)
 
 
 def sessions(arguments: argparse.Namespace) -> None:
     """List the sessions of a topic."""
 
-    async def list_sessions(client: SignalClient) -> list[Session]:
-        return (await client.sessions(arguments.topic)).sessions
-
-    _list(arguments, list_sessions, SESSION_HEADS, lambda session: shown(session_row(session)))
-
-
-def _list(
-    arguments: argparse.Namespace,
-    read: Callable[[SignalClient], Awaitable[list[T]]],
-    heads: Sequence[str],
-    row: Callable[[T], Sequence[object]],
-) -> None:
     async def work(client: SignalClient) -> None:
-        terminal.print_rows(arguments.json, heads, [(entry, row(entry)) for entry in await read(client)])
+        rows = [(session, shown(session_row(session))) for session in (await client.sessions(arguments.topic)).sessions]
+        terminal.print_rows(arguments.json, SESSION_HEADS, rows)
 
-    run.with_client(arguments, work, interrupted="interrupted")
+    run.with_client(arguments, work)
 
 
 def watch(arguments: argparse.Namespace) -> None:
     """Follow a topic, or the list of topics."""
     follow = watch_topic if arguments.topic else watch_topics
-    run.with_client(arguments, lambda client: follow(client, arguments))
+    run.with_client(arguments, lambda client: follow(client, arguments), interrupted=None)
 
 
 async def watch_topic(client: SignalClient, arguments: argparse.Namespace) -> None:

@@ -56,7 +56,7 @@ def with_client(
     arguments: argparse.Namespace,
     work: Callable[[SignalClient], Awaitable[None]],
     *,
-    interrupted: str | None = None,
+    interrupted: str | None = "interrupted",
     chosen: tuple[str, ...] | None = None,
 ) -> None:
     """Run a coroutine function with a client. SIGINT and SIGTERM cancel it.

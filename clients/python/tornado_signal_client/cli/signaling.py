@@ -74,7 +74,7 @@ def answer(arguments: argparse.Namespace) -> None:
             raise
         await client.candidates(code, "answerer", arguments.candidate, secret=secret)
 
-    run.with_client(arguments, work, interrupted="interrupted")
+    run.with_client(arguments, work)
 
 
 @contextlib.asynccontextmanager
@@ -137,7 +137,7 @@ def ping(arguments: argparse.Namespace) -> None:
             for _ in range(arguments.count):
                 took_ms.append(await round_trip(client, topic))
 
-        run.with_client(arguments, work, interrupted="interrupted", chosen=(url,))
+        run.with_client(arguments, work, chosen=(url,))
         took_ms.sort()
         p99_ms = took_ms[math.ceil(len(took_ms) * 0.99) - 1]
         statistics_ms = {"min_ms": took_ms[0], "median_ms": statistics.median(took_ms), "p99_ms": p99_ms}
