@@ -337,9 +337,9 @@ def test_missing_or_empty_redis_is_reported_in_one_sentence(redis_server):
     assert redis.ask("DBSIZE") == 0
 
 
-# Servers of earlier versions and of this one on the same Redis, as during an upgrade. After the last release comes the
-# last commit before servers signed their actions, and then one whose servers use the same channel for signed ones. Run on
-# that commit, the last case compares equal servers, and passes.
+# Servers of earlier versions and of this one on the same Redis, as during an upgrade. The release is the last one. The
+# next is the last commit before servers signed their actions. Servers of the third use the same channel for signed
+# ones. Run on that commit, the last case compares equal servers, and passes.
 EARLIER = {"release": "8a2b8163", "unsigned": "892501be~1", "signed": "0d2df6bd"}
 MESSAGES = 100
 
