@@ -392,6 +392,6 @@ def test_wrong_option_makes_no_client(error, text, options):
 
 def test_client_needs_neither_aiortc_nor_cryptography():
     """The extra `peer` installs both."""
-    program = "import sys; sys.modules |= {'aiortc': None, 'cryptography': None}; import {}"
-    for module in ("tornado_signal_client.cli.discovery", "tornado_signal_client.cli.signaling"):
-        output(run_command(sys.executable, "-c", program.format(module)))
+    program = "import runpy, sys; sys.modules |= {'aiortc': None, 'cryptography': None}; runpy.run_module(sys.argv[1])"
+    for module in ("discovery", "signaling"):
+        output(run_command(sys.executable, "-c", program, f"tornado_signal_client.cli.{module}"))

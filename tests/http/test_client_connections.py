@@ -15,7 +15,7 @@ from support.service import ORIGIN, OTHER, TIMEOUT_MS, invalid
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tornado_signal.protocols import matchbox, peerjs, rxdb
+from tornado_signal.protocols import matchbox, peerjs, rooms
 from tornado_signal.protocols.connection import ProtocolConnection
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.websocket import rpc
@@ -87,7 +87,7 @@ async def end_of(socket):
 def protocol(request, monkeypatch):
     """The name of a protocol, a path of it, and a message that gets a response. Members write to themselves."""
     monkeypatch.setattr(matchbox, "uuid", SimpleNamespace(UUID=lambda int: "00", uuid4=uuid4))
-    monkeypatch.setattr(rxdb, "os", SimpleNamespace(urandom=lambda size: bytes(1)))
+    monkeypatch.setattr(rooms, "os", SimpleNamespace(urandom=lambda size: bytes(1)))
     name, path = request.param
     return name, path, ANSWERED[name][1]
 
