@@ -113,17 +113,14 @@ async def read_much(attacker: Attacker) -> None:
 
 @attack()
 async def watch_one_topic(attacker: Attacker) -> None:
-    """900 streams of a topic with long sessions, which are refreshed and joined by new ones as fast as allowed."""
-    sizes = [1] * 60 + [len(BIG)] * 20
-    codes = [(await attacker.must(offer("watched", "x" * size)))["code"] for size in sizes]
+    """990 streams of one topic, and offers there as fast as the rate limit allows."""
 
     async def publish() -> None:
         await asyncio.sleep(1)
-        raws = [offer("watched"), *(post("/refresh", code=code, side="offerer") for code in codes)]
-        await attacker.often(8, lambda client: attacker.ask(client, random.choice([raws[0], random.choice(raws)])))
+        await attacker.repeat(8, offer("watched"))
 
     attacker.pace = Pace(RATE, 0)  # the streams have used the burst
-    watching = attacker.swarm(CONNECTIONS - 90, get("/watched/events"), paced=False, read_s=attacker.seconds)
+    watching = attacker.swarm(CONNECTIONS - 10, get("/watched/events"), paced=False, read_s=attacker.seconds)
     await asyncio.gather(watching, publish())
 
 
@@ -138,6 +135,19 @@ async def wake_many_polls(attacker: Attacker) -> None:
 
     waiting = attacker.swarm(900, post("/poll", code=code, side="offerer", wait=60), wait_s=60)
     await asyncio.gather(waiting, attacker.often(1, wake))
+
+
+@attack()
+async def refresh_watched(attacker: Attacker) -> None:
+    """500 streams of a topic whose sessions, long ones among them, are refreshed as fast as the rate limit allows."""
+    sizes = [1] * 80 + [len(BIG)] * 20
+    codes = [(await attacker.must(offer("fresh", "x" * size)))["code"] for size in sizes]
+
+    async def refresh(client: Client) -> None:
+        await attacker.ask(client, post("/refresh", code=random.choice(codes), side="offerer"))
+
+    watching = attacker.swarm(500, get("/fresh/events"), read_s=attacker.seconds)
+    await asyncio.gather(watching, attacker.often(8, refresh))
 
 
 @attack("--session-timeout-ms", "300000")
@@ -294,7 +304,7 @@ async def strange_requests(attacker: Attacker) -> None:
 @attack()
 async def mixed(attacker: Attacker) -> None:
     """Several of these attacks at once."""
-    chosen = (fill_with_offers, leave_in_listing, expire_together, watch_one_topic, strange_requests)
+    chosen = (fill_with_offers, leave_in_listing, expire_together, refresh_watched, strange_requests)
     await asyncio.gather(*(each(attacker) for each in chosen))
 
 
