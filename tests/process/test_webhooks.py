@@ -178,6 +178,7 @@ def test_what_is_not_accepted_is_sent_again_under_the_same_id(start, receiver, f
     assert abs(metrics.one("webhook_last_success_timestamp_seconds") - time.time()) < 120
     assert server.stop() == 0
     log = [line for line in server.log if "webhooks" in line]
+    assert len(log) == 2 * len(refusals)
     for reason, refused, again in zip(refusals, log[::2], log[1::2], strict=True):
         assert ("does not accept events" in refused, reason in refused) == (True, True)
         assert "accepts events again" in again

@@ -333,10 +333,10 @@ async def end_waits(count):
     """End waits at the same tick, which is read from the watches: no time has to pass."""
     watches = Watches()
     waits = [watches.watch(b"%d" % number).wait(watches.loop.time() + 600) for number in range(count)]
-    watches._late.extend(watch for waiting in watches.timers._by_tick.values() for watch in waiting)
+    watches._to_end.extend(watch for waiting in watches.timers._by_tick.values() for watch in waiting)
     yield
     watches._wake_soon()
-    await until(lambda: all(wait.done() for wait in waits[-1:]) and not watches._late)
+    await until(lambda: all(wait.done() for wait in waits[-1:]) and not watches._to_end)
     yield
     assert not watches.timers._by_tick
 
