@@ -104,10 +104,7 @@ export interface Connection extends TypedEventTarget<ConnectionEvents> {
    */
   send(data: unknown): Promise<void>;
   /** Send a file or Blob of any size. Resolves when the other side has all of it. */
-  sendFile(
-    file: Blob & { name?: string },
-    options?: FileOptions<{ readonly loaded: number; readonly total: number }>,
-  ): Promise<void>;
+  sendFile(file: Blob & { name?: string }, options?: FileOptions<Omit<Progress, "peer">>): Promise<void>;
   /** Resolves when either side has closed the connection, or it was lost. */
   readonly closed: Promise<void>;
   /** Close after all buffered data has been sent. */
@@ -117,8 +114,8 @@ export interface Connection extends TypedEventTarget<ConnectionEvents> {
 export interface PublicationEvents {
   /** A peer has connected. */
   connection: Event & { readonly connection: Connection };
-  /** An error. Work continues unless `close` follows immediately. */
-  error: Event & { readonly error: Error & { code?: ErrorCode; retryable?: boolean } };
+  /** As in a room. */
+  error: RoomEvents["error"];
   close: Event;
 }
 
@@ -138,14 +135,9 @@ export function publish(topic: string, options?: PeerOptions & { channel?: RTCDa
  * `choose` gets the sessions in any order and returns those to try, in order. With `wait: false` the result is null if
  * there is no peer.
  */
-export function join(
-  topic: string,
-  options: PeerOptions & { choose?: (sessions: Session[]) => Session[]; wait: false },
-): Promise<Connection | null>;
-export function join(
-  topic: string,
-  options?: PeerOptions & { choose?: (sessions: Session[]) => Session[]; wait?: boolean },
-): Promise<Connection>;
+export function join(topic: string, options: JoinOptions & { wait: false }): Promise<Connection | null>;
+export function join(topic: string, options?: JoinOptions): Promise<Connection>;
+export type JoinOptions = PeerOptions & { choose?: (sessions: Session[]) => Session[]; wait?: boolean };
 
 /**
  * Connect with the next page that calls this with the same topic. Pages are paired in the order of their calls, also if
@@ -183,10 +175,7 @@ export interface Peer<Message = unknown> extends TypedEventTarget<PeerEvents<Mes
   /** As `room.send` to this peer. Rejects with the code `peer-left` if it is not in the room. */
   send(data: Message): Promise<void>;
   /** As `room.sendFile` to this peer. */
-  sendFile(
-    file: Blob & { name?: string },
-    options?: FileOptions<{ readonly loaded: number; readonly total: number }>,
-  ): Promise<void>;
+  sendFile(file: Blob & { name?: string }, options?: FileOptions<Omit<Progress, "peer">>): Promise<void>;
 }
 
 /** The event of a room for an event of a peer. */

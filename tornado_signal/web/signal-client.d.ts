@@ -69,6 +69,9 @@ export type SessionEvent = { id: string } & (
 );
 export type SignalEvent = TopicEvent | SessionEvent;
 
+type PageOptions = { page?: number; limit?: number; prefix?: string } & Stoppable;
+type Pagination = { page: number; limit: number; total: number; hasMore: boolean };
+
 /** The `code` of errors. docs/browser-client.md has a table. */
 export type ErrorCode =
   | "already-answered"
@@ -164,15 +167,9 @@ export class SignalClient {
   /** Return the topic, or name of a room, that only clients of the same network and origin get. */
   nearby(options?: Stoppable): Promise<{ topic: string }>;
   /** List the topics with unanswered sessions, in alphabetical order, or only those that begin with `prefix`. */
-  topics(options?: { page?: number; limit?: number; prefix?: string } & Stoppable): Promise<{
-    topics: { topic: string; count: number }[];
-    pagination: { page: number; limit: number; total: number; hasMore: boolean };
-  }>;
+  topics(options?: PageOptions): Promise<{ topics: { topic: string; count: number }[]; pagination: Pagination }>;
   /** List the rooms with members, in alphabetical order, or only those whose names begin with `prefix`. */
-  rooms(options?: { page?: number; limit?: number; prefix?: string } & Stoppable): Promise<{
-    rooms: { name: string; members: number }[];
-    pagination: { page: number; limit: number; total: number; hasMore: boolean };
-  }>;
+  rooms(options?: PageOptions): Promise<{ rooms: { name: string; members: number }[]; pagination: Pagination }>;
   /**
    * List the unanswered sessions of a topic, newest first. With `wait` (seconds) and `since`, wait for a change. At most
    * `limit` or 1000 are listed, and fewer if these have more than 16 MiB.

@@ -7,7 +7,8 @@ import { isProven, random } from "./identity.js";
 import { Contact } from "./peer.js";
 import { later, now, onAbort, PAIR_MS, PAUSE_MS, retry, STAGGER_MS } from "./timing.js";
 
-/** @import { FileOptions, Mail, Member, Peer, Progress, Records, RoomSide } from "./types.d.ts" */
+/** @import { Membership } from "./room.js" */
+/** @import { FileOptions, Mail, Member, Peer, Progress, Records } from "./types.d.ts" */
 
 const MAX_ATTEMPTS = 50; // that a room begins at once, and others begin: a page may have 500 connections
 const MAX_TRIES = 8; // with a member that replace each other at once
@@ -24,7 +25,7 @@ export class Attempts {
   /** @type {Promise<void> | undefined} */ #replying; // that a connection is closed
   #paused = false; // because a connection could not be created
 
-  /** @param {RoomSide} room */
+  /** @param {Membership} room */
   constructor(room) {
     this.room = room;
     this.#roster = room.roster;
@@ -69,7 +70,7 @@ export class Attempts {
 
   /** @param {AbortSignal} [signal] @returns {AsyncGenerator<{ peer: Peer<unknown>, data: unknown }, void, void>} */
   async *messages(signal) {
-    const { target, ended } = this.room;
+    const { target } = this.room;
     /** @type {{ peer: Peer<unknown>, data: unknown, size: number }[]} */ const unread = [];
     let sum = 0;
     let wake = () => {};
@@ -90,7 +91,7 @@ export class Attempts {
         if (next) {
           sum -= next.size;
           yield { peer: next.peer, data: next.data };
-        } else if (ended()) return;
+        } else if (this.room.ended) return;
         else await new Promise((resolve) => (wake = () => resolve(0)));
       }
     } finally {
@@ -110,12 +111,6 @@ export class Attempts {
     return (this.room.target.id ?? "") < id;
   }
 
-  /** Whether an attempt may begin: both have places, and no other member used the name first. @param {Member} member */
-  #mayConnect(member) {
-    const { mayConnect, options } = this.room;
-    return mayConnect(member) && !this.#roster.conflicts(member, options.me);
-  }
-
   /** @param {Records["mail"]} mail */
   take(mail) {
     const { from, me, info, code, connection } = mail;
@@ -127,7 +122,7 @@ export class Attempts {
     const stays = !isProven(from) && member.open?.peerConnection.connectionState === "connected";
     // The other side has ended the current attempt, for example while this page slept. Floods must wait until it is late.
     const replaces = !known && !stays && (!waits || member.tries < MAX_TRIES);
-    if (first && replaces && this.#mayConnect(member) && this.#admits(false)) {
+    if (first && replaces && this.room.mayConnect(member) && this.#admits(false)) {
       member.code ??= code;
       this.#connect(member, connection);
       if (member.peer) this.begin(this.#roster.add(member, member.name));
@@ -138,8 +133,8 @@ export class Attempts {
       if (isOpen && peer === member.peer && this.#leads(member) && this.#admits(true)) this.#connect(member, random(4));
     } else if (peer) peer.take(mail);
     else if (/** @type {number} */ (mail.of) > 1)
-      this.#replying ??= this.room
-        .mail(from, code, { connection, closed: true })
+      this.#replying ??= this.room.mail
+        .send(from, code, { connection, closed: true })
         .catch(() => {})
         .then(() => void (this.#replying = undefined));
   }
@@ -147,17 +142,14 @@ export class Attempts {
   /** Queue a member if it needs an attempt, and begin attempts. @param {Member} [member] */
   begin(member) {
     const due = member && this.#leads(member) && member.code && !member.peer && !member.resting;
-    if (due && this.#mayConnect(member)) this.#roster.enqueue(member);
+    if (due && this.room.mayConnect(member)) this.#roster.enqueue(member);
     while (!this.room.signal.aborted && this.#roster.next && this.#admits(true)) {
       const { next } = this.#roster; // if `admits` has ended an attempt, that may have begun another one
       if (next) this.#connect(next, random(4));
     }
   }
 
-  /**
-   * Whether another attempt may begin. Any number of members can be listed, so an attempt that is late ends for it.
-   * @param {boolean} leads
-   */
+  /** Whether another attempt may begin, for which one that is late ends if necessary. @param {boolean} leads */
   #admits(leads) {
     const attempts = this.#attempts[Number(leads)];
     if (this.#paused) return false;
@@ -168,21 +160,18 @@ export class Attempts {
     return attempts.size < MAX_ATTEMPTS;
   }
 
-  /**
-   * Begin an attempt, which replaces the current one. An open connection stays until the new one is open.
-   * @param {Member} member @param {unknown} connection
-   */
+  /** Begin an attempt, which replaces the current one. @param {Member} member @param {unknown} connection */
   #connect(member, connection) {
     this.#roster.dequeue(member);
     const previous = member.peer;
     const tries = (member.tries += 1);
-    const { fail, report } = this.room;
     try {
       member.peer = new Contact(this, member, connection, this.#leads(member));
     } catch (error) {
       // It never works, or the browser has too many connections.
-      if (!this.#peerCount && Object(/** @type {Error} */ (error).cause).name !== "UnknownError") return fail(error);
-      report(error);
+      if (!this.#peerCount && Object(/** @type {Error} */ (error).cause).name !== "UnknownError")
+        return this.room.fail(error);
+      this.room.report(error);
       this.#free();
       this.#paused = true;
       this.#later(PAUSE_MS, () => (this.#paused = false), member);
@@ -230,10 +219,7 @@ export class Attempts {
     }
   }
 
-  /**
-   * Change something after a delay, and then begin attempts.
-   * @param {number} ms @param {() => void} change @param {Member} [member]
-   */
+  /** Change something, then begin attempts. @param {number} ms @param {() => void} change @param {Member} [member] */
   #later(ms, change, member) {
     later(ms, this.room.signal, () => {
       change();
@@ -241,15 +227,14 @@ export class Attempts {
     });
   }
 
-  /** @param {Contact} contact @param {boolean} joined */
-  ended(contact, joined) {
-    const { target, tell, use, left } = this.room;
-    const { member } = contact;
+  /** @param {Contact} contact */
+  ended(contact) {
+    const { member, isOpen } = contact;
     this.#attempts[Number(contact.leads)].delete(contact);
-    if (joined) {
+    if (isOpen) {
       member.open = undefined;
-      target.peers.delete(member.id);
-      tell("leave", { peer: contact.peer });
+      this.room.target.peers.delete(member.id);
+      this.room.tell("leave", { peer: contact.peer });
     }
     if (member.peer !== contact) return;
     member.peer = member.open;
@@ -259,12 +244,12 @@ export class Attempts {
       return this.begin();
     }
     if (!member.code || !member.beacon) {
-      left(member);
+      this.room.remove(member);
       return this.begin();
     }
     // An attempt without a sign of life may have gone to a copy.
-    if (!joined && !member.beacon.alive) member.beacon.silent = member.beacons.size > 1;
-    use(member);
+    if (!isOpen && !member.beacon.alive) member.beacon.silent = member.beacons.size > 1;
+    this.room.useBest(member);
     member.resting = true;
     this.#later(PAUSE_MS * (0.5 + Math.random()), () => (member.resting = false), member);
   }
@@ -279,7 +264,7 @@ export class Attempts {
     const fields = { connection, ...mail };
     try {
       // A full beacon is replaced soon.
-      const send = async () => member.code === code && ((await this.room.mail(id, code, fields, signal)) ?? true);
+      const send = async () => member.code === code && ((await this.room.mail.send(id, code, fields, signal)) ?? true);
       return Boolean(await retry(send, signal));
     } catch (error) {
       if (signal.aborted) return false;

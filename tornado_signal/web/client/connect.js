@@ -3,13 +3,13 @@
 import { announce } from "./data.js";
 import { dispatch, report, SignalError, taken, temporary } from "./errors.js";
 import { ownInfo, topicOf } from "./identity.js";
-import { CHOSEN, createOffer, Link, listedHere, waitForAnswer } from "./link.js";
 import { MAX_PEERS, OFFER_OPTIONS, Servers } from "./servers.js";
+import { CHOSEN, createOffer, listedHere, SessionLink, waitForAnswer } from "./session.js";
 import { Deadline, deferred, makePace, now, onAbort, PAUSE_MS, retry, STAGGER_MS, sleep, WAIT_S } from "./timing.js";
 
-/** @import { Connection } from "./link.js" */
+/** @import { Connection } from "./session.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { LinkOptions, PeerOptions, Results, Session } from "./types.d.ts" */
+/** @import { JoinOptions, LinkOptions, PeerOptions, Results, Session } from "./types.d.ts" */
 
 const AGAIN_MS = 2000; // in which a peer that was taken publishes its next offer
 const JOIN_OPTIONS = { onstep: "function", choose: "function", wait: "boolean" };
@@ -18,10 +18,8 @@ const PAIR = "pair~"; // the prefix of the topic of a pair on the server
 /** @param {EventTarget} publication @param {string} topic @param {LinkOptions} options @param {Servers} servers */
 export async function offerAll(publication, topic, options, servers) {
   const { signal } = servers;
-  /** @type {Link | undefined} */ let listed; // the link that waits for its answer
-  const withdraw = () => {
-    if (listed) listed.client.leave(listed.code, "offerer", listed.own);
-  };
+  /** @type {SessionLink | undefined} */ let listed; // the link that waits for its answer
+  const withdraw = () => listed?.leave();
   onAbort(signal, withdraw);
   globalThis.addEventListener?.("pagehide", withdraw, { signal });
   for (;;) {
@@ -41,9 +39,7 @@ export async function offerAll(publication, topic, options, servers) {
   }
 }
 
-/**
- * @param {string} topic @param {PeerOptions & { choose?: (sessions: Session[]) => Session[], wait?: boolean }} options
- */
+/** @param {string} topic @param {JoinOptions} options */
 export async function join(topic, options = {}) {
   const { info = ownInfo(), choose = (sessions) => sessions, wait = true, onstep = () => {} } = options;
   const { signal = new AbortController().signal } = options;
@@ -81,14 +77,14 @@ export async function connectToFirst(sessions, client, options, servers) {
   const { signal } = servers;
   const { onstep = () => {} } = options;
   const iceServers = await servers.iceServers(client);
-  /** @type {Link[]} */ const links = [];
+  /** @type {SessionLink[]} */ const links = [];
   let late = false;
   /** @type {Connection | undefined} */ let connection;
   const { promise: open, resolve } = deferred();
   /** @param {Session} session */
   const attempt = async (session) => {
     onstep("trying", session.info);
-    const link = new Link(client, "answerer", iceServers, options, signal);
+    const link = new SessionLink(client, "answerer", iceServers, options, signal);
     links.push(link);
     try {
       const candidate = await accept(link, session, options.info ?? ownInfo(), servers.tries);
@@ -118,7 +114,7 @@ export async function connectToFirst(sessions, client, options, servers) {
 
 /**
  * Answer a session; fails if another peer was faster, or if the peer cannot be reached.
- * @param {Link} link @param {Session} session @param {string} answererInfo @param {number} tries
+ * @param {SessionLink} link @param {Session} session @param {string} answererInfo @param {number} tries
  */
 async function accept(link, { code, info, offer, offerCandidates }, answererInfo, tries) {
   link.info = info;
@@ -135,7 +131,7 @@ async function accept(link, { code, info, offer, offerCandidates }, answererInfo
     link.connect();
     return await link.opened;
   } catch (error) {
-    link.client.leave(code, "answerer", link.own);
+    link.leave();
     throw error;
   }
 }
@@ -172,7 +168,7 @@ async function matchPair(client, topic, options, servers) {
   const { signal } = servers;
   const pace = makePace();
   /** @type {Set<string>} */ const triedCodes = new Set();
-  /** @type {Link | undefined} */ let link; // of the offer that is listed
+  /** @type {SessionLink | undefined} */ let link; // of the offer that is listed
   let answered = Promise.resolve(false); // whether the offer is, when it no longer waits
   let settled = false; // whether `answered` is
   /** @type {string | undefined} */ let cursor;
@@ -182,7 +178,7 @@ async function matchPair(client, topic, options, servers) {
   /** Withdraw the offer, if there is one. */
   function withdraw() {
     if (!link) return;
-    client.leave(link.code, "offerer", link.own);
+    link.leave();
     link.fail(new Error("Withdrawn"));
     triedCodes.add(link.code);
     link = undefined;
@@ -190,7 +186,7 @@ async function matchPair(client, topic, options, servers) {
   }
 
   /** Answer the own offer, so that no other peer can. Returns false if another peer already has. */
-  async function claim(/** @type {Link} */ { code }) {
+  async function claim(/** @type {SessionLink} */ { code }) {
     try {
       await retry(() => client.answer(code, "taken back", { signal }), signal);
       return true;
@@ -227,10 +223,7 @@ async function matchPair(client, topic, options, servers) {
     answered.then(settle, settle);
   }
 
-  /**
-   * Wait for the next listing or an answer, and react. Returns a connection if it opens one.
-   * @param {AbortSignal} stay
-   */
+  /** React to the next listing or answer. Returns a connection if it opens one. @param {AbortSignal} stay */
   async function round(stay) {
     if (settled) return useAnswer();
     deadline = new Deadline(stay);

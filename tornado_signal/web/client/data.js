@@ -20,6 +20,9 @@ const MAX_CLOSE_MS = 60_000; // for it to receive all
 /** @type {WeakMap<RTCPeerConnection, number>} */
 const announced = new WeakMap(); // bytes of the largest message that the other side joins from parts
 
+/** Bytes of the largest message that the other side announces. @param {RTCPeerConnection} connection */
+const maxSizeOf = ({ sctp }) => sctp?.maxMessageSize || Infinity;
+
 /** The fields of a description for the other side. @param {RTCSessionDescriptionInit} description */
 export const announce = ({ type, sdp }) => ({ type, sdp, joins: MAX_MESSAGE });
 
@@ -77,7 +80,7 @@ export function send(data, choose, code) {
 /** The messages of one connection, in both directions. */
 export class Messages {
   #connection;
-  #channel;
+  /** @type {RTCDataChannel & { send(message: unknown): void }} */ #channel; // the DOM declares no union of what it sends
   #over;
   #slow;
   #sent = Promise.resolve();
@@ -104,15 +107,11 @@ export class Messages {
     onAbort(over, wake);
   }
 
-  get #announced() {
-    return this.#connection.sctp?.maxMessageSize || Infinity;
-  }
-
   /** Bytes of the largest message that is sent whole, and of the largest one. Parts need an ordered, reliable channel. */
   get limits() {
     const { ordered, maxPacketLifeTime, maxRetransmits } = this.#channel;
     const parts = ordered && (maxPacketLifeTime ?? maxRetransmits ?? -1) < 0 && announced.get(this.#connection);
-    const channels = Math.max(this.#announced, SMALL);
+    const channels = Math.max(maxSizeOf(this.#connection), SMALL);
     const whole = parts ? Math.min(channels, WHOLE) : channels;
     return [whole, Math.max(whole, parts || 0)];
   }
@@ -128,13 +127,13 @@ export class Messages {
    * @param {string | Blob | ArrayBuffer | ArrayBufferView} message @param {number} size @param {() => Blob} copy
    */
   async send(message, size, copy) {
-    if (size <= SMALL && size > this.#announced) return; // a peer that takes less must not silence the others
+    if (size <= SMALL && size > maxSizeOf(this.#connection)) return; // a peer that takes less must not silence the others
     const [whole, most] = this.limits;
     // Firefox counts -1 byte for an empty message. So one is sent as a message in parts that has none.
     const isWhole = size <= whole && (size > 0 || whole === most);
     const isText = typeof message === "string";
     try {
-      if (!this.#waiting && !this.#isFull && isWhole && !(message instanceof Blob)) this.#post(message);
+      if (!this.#waiting && !this.#isFull && isWhole && !(message instanceof Blob)) this.#channel.send(message);
       else await this.#enqueue(isText && isWhole ? message : copy(), size, isWhole, isText);
     } catch (cause) {
       if (this.#over.aborted || /clos/.test(this.#channel.readyState)) return;
@@ -155,18 +154,13 @@ export class Messages {
     const sent = this.#sent.then(async () => {
       const bytes = isWhole && message instanceof Blob ? await message.arrayBuffer() : message;
       await this.#ready();
-      if (isWhole) return this.#post(bytes);
-      this.#post(`${MARK}${MARK}${JSON.stringify({ size, text })}`);
+      if (isWhole) return this.#channel.send(bytes);
+      this.#channel.send(`${MARK}${MARK}${JSON.stringify({ size, text })}`);
       return transmit(this.#channel, /** @type {Blob} */ (message), () => this.#ready());
     });
     const release = () => void (this.#waiting -= size + OVERHEAD);
     this.#sent = sent.then(release, release);
     return sent;
-  }
-
-  /** @param {any} message a string or bytes: `send` is declared for each type, but not for their union */
-  #post(message) {
-    this.#channel.send(message);
   }
 
   /** Wait for space in the buffer of the channel. */

@@ -87,11 +87,8 @@ export async function sendFile(files, file, options, context) {
   }
 }
 
-/**
- * @param {RTCDataChannel} channel @param {Blob} blob
- * @param {() => Promise<void>} ready waits for space in the channel's buffer @param {(loaded: number) => void} report
- */
-export async function transmit(channel, blob, ready, report = () => {}) {
+/** @param {RTCDataChannel} channel @param {Blob} blob @param {() => Promise<void>} ready waits for space */
+export async function transmit(channel, blob, ready, report = (/** @type {number} */ _loaded) => {}) {
   for (let start = 0; start < blob.size; start += READ) {
     const block = await blob
       .slice(start, start + READ)
@@ -142,9 +139,7 @@ export function receiveFile(channel, over, receive) {
   channel.onmessage = ({ data }) => {
     const header = read(data, "file");
     if (!header || !Number.isInteger(header.size) || header.size < 0) return channel.close();
-    const { name, type, size } = header;
-    const harmless = (HARMLESS.exec(type)?.[0] ?? UNKNOWN).toLowerCase();
-    const file = new IncomingFile(channel, over, name, harmless, size);
+    const file = new IncomingFile(channel, over, header);
     receive((target, fields) => {
       if (!dispatch(target, "file", { ...fields, file })) file.cancel(); // no listener reads it from the event
     });
@@ -155,34 +150,28 @@ export function receiveFile(channel, over, receive) {
 class IncomingFile extends EventTarget {
   #channel;
   #accepted = false;
-  #stop = new AbortController(); // aborted when the transfer has ended
+  #stop = new AbortController();
+  #ended = this.#stop.signal; // fires when the transfer has ended
   /** @type {BlobPart[]} */ #parts = [];
   /** @type {ArrayBuffer[]} */ #chunks = []; // received after the last part
   /** @type {ReturnType<typeof deferred<File>>} */ #file = deferred();
   received = 0;
 
-  /**
-   * @param {RTCDataChannel} channel @param {AbortSignal} over @param {string} name @param {string} type
-   * @param {number} size
-   */
-  constructor(channel, over, name, type, size) {
+  /** @param {RTCDataChannel} channel @param {AbortSignal} over @param {Records["file"]} header */
+  constructor(channel, over, { name, type, size }) {
     super();
     this.#channel = channel;
     this.name = name;
-    this.type = type;
+    this.type = (HARMLESS.exec(type)?.[0] ?? UNKNOWN).toLowerCase();
     this.size = size;
     const lose = () => this.#end(failure("interrupted"));
     channel.onmessage = ({ data }) => this.#take(data);
     channel.onclose = lose;
-    onAbort(this.#stop.signal, onAbort(over, lose));
-  }
-
-  get #ended() {
-    return this.#stop.signal.aborted;
+    onAbort(this.#ended, onAbort(over, lose));
   }
 
   accept() {
-    if (!this.#accepted && !this.#ended) {
+    if (!this.#accepted && !this.#ended.aborted) {
       this.#accepted = true;
       post(this.#channel, { accept: true });
       this.#finish();
@@ -191,7 +180,7 @@ class IncomingFile extends EventTarget {
   }
 
   cancel() {
-    if (!this.#ended) post(this.#channel, { cancel: this.#accepted ? "cancelled" : "refused" });
+    if (!this.#ended.aborted) post(this.#channel, { cancel: this.#accepted ? "cancelled" : "refused" });
     this.#end(failure("cancelled"));
   }
 
@@ -202,7 +191,7 @@ class IncomingFile extends EventTarget {
       this.#channel.close();
       return this.#end(failure("cancelled"));
     }
-    if (this.#ended) return;
+    if (this.#ended.aborted) return;
     // Nothing is kept that this side has not accepted.
     if (!this.#accepted || this.received + data.byteLength > this.size) return this.cancel();
     this.received += data.byteLength;
@@ -212,7 +201,7 @@ class IncomingFile extends EventTarget {
   }
 
   #finish() {
-    if (this.received < this.size || this.#ended) return;
+    if (this.received < this.size || this.#ended.aborted) return;
     this.#file.resolve(new File([...this.#parts, ...this.#chunks], this.name, { type: this.type }));
     post(this.#channel, { received: true });
     this.#end();
@@ -220,7 +209,7 @@ class IncomingFile extends EventTarget {
 
   /** @param {Error} [error] */
   #end(error) {
-    if (this.#ended) return;
+    if (this.#ended.aborted) return;
     this.#stop.abort();
     if (error) this.#file.reject(error);
     this.#parts = [];

@@ -143,10 +143,7 @@ export async function json({ body, url, status }) {
   }
 }
 
-/**
- * @param {SignalClient} client @param {string} topic @param {Set<string>} codes @param {Deadline} deadline
- * @returns {AsyncGenerator<RawEvent, void, void>}
- */
+/** @param {SignalClient} client @param {string} topic @param {Set<string>} codes @param {Deadline} deadline */
 async function* listings(client, topic, codes, { signal }) {
   /** @type {string | undefined} */ let since;
   const pace = makePace();

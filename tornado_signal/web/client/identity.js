@@ -87,10 +87,7 @@ export class Identity {
   }
 }
 
-/**
- * Whether texts with an id are verified, so no other member can have it. Over plain HTTP none are.
- * @param {string} id
- */
+/** Whether texts with an id are verified: over plain HTTP none are. @param {string} id */
 export const isProven = (id) => /^[@$]/.test(id) && crypto.subtle !== undefined;
 
 /** @param {unknown} me @returns {me is string} */

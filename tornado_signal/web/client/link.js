@@ -1,359 +1,90 @@
-/* One side of one session, from its description to the open channel. */
+/* One RTCPeerConnection to another page, from its creation to its end. */
 
-import { announce, heed, Messages, send } from "./data.js";
-import { dispatch, passing, refusal, SignalError, taken } from "./errors.js";
-import { Files, sendFile } from "./files.js";
-import { ownInfo, random } from "./identity.js";
-import { iceFailure, isDescribed, keepMessages, kept, Negotiation, newConnection } from "./negotiation.js";
-import { publishHeld } from "./servers.js";
-import { read } from "./text.js";
-import { backOff, deferred, doubt, makePace, now, onAbort, PAIR_MS, PAUSE_MS, retry, sleep, WAIT_S } from "./timing.js";
+import { Messages } from "./data.js";
+import { Files } from "./files.js";
+import { kept, Negotiation, newConnection } from "./negotiation.js";
+import { doubt } from "./timing.js";
 
-/** @import { Servers } from "./servers.js" */
-/** @import { SignalClient } from "./signal-client.js" */
-/** @import { Connection as PublicConnection, IceServers, LinkOptions, Mail, Side } from "./types.d.ts" */
+/** @import { Offer } from "./files.js" */
+/** @import { IceServers, PeerOptions, Received, Way } from "./types.d.ts" */
 
-const CONNECT_MS = 20_000; // from the answer to the open channel
-const GIVE_UP_MS = 3000; // after the end of the session
-const NEGOTIATION = 255; // the number of its channel, far from those that a page opens itself
-
-const DATA = "data"; // the label of the channel of messages
-export const CHOSEN = "pair"; // that of a channel which shows the offerer of a pair that it was chosen
-/** @type {Set<string>} */
-export const listedHere = new Set(); // the codes of this page's offers. `join` does not answer those with its own `info`
-
-/**
- * Use the first channel with a label. A page can open others in `prepare`.
- * @param {RTCPeerConnection} connection @param {string} label @param {(channel: RTCDataChannel) => void} use
- */
-function whenOpened(connection, label, use) {
-  const stop = new AbortController();
-  const take = (/** @type {RTCDataChannelEvent} */ { channel }) => {
-    if (stop.signal.aborted || channel.label !== label) return;
-    stop.abort();
-    use(channel);
-  };
-  connection.addEventListener("datachannel", take, { signal: stop.signal });
-}
-
-/** One side of one session, from its description to the open channel. */
+/** The shared part of the connections of sessions and rooms. @implements {Way} */
 export class Link {
-  /** @type {Set<string>} */ #received = new Set(); // candidates
-  #polled = false;
-  #pace = makePace();
-  /** @type {string | undefined} */ #since;
+  isOpen = false; // whether the page has the connection
   #stop = new AbortController();
+  signal = this.#stop.signal; // aborted when the connection has ended
   /** @type {ReturnType<typeof setTimeout> | undefined} */ #timer;
-  #endMs = 0; // when it is given up, from the time at which both sides are described
-  #open = false;
-  #pairs;
-  #report;
-  #wanted = deferred(); // until both sides are described
-  /** @type {ReturnType<typeof deferred<Connection>>} */ #opened = deferred();
-  opened = this.#opened.promise;
-  /** @type {ReturnType<typeof deferred<Connection>>} */ #listening = deferred(); // until the page can listen
-  #negotiation;
-  over = new AbortController(); // aborted when the connection is closed
-  code = ""; // once the session belongs to this side
-  /** @type {string | undefined} */ info;
-  /** @type {(() => Promise<void>) | undefined} */ keep;
-  secret = random();
-  opening = this.#stop.signal; // aborted when it is open, or has failed
-  own = { secret: this.secret, signal: this.opening };
 
-  /**
-   * @param {SignalClient} client @param {Side} side @param {IceServers} ice @param {LinkOptions} options
-   * @param {AbortSignal} signal
-   */
-  constructor(client, side, { iceServers, until, report }, options, signal) {
-    this.client = client;
-    this.#report = report;
-    this.side = side;
-    this.until = until;
-    this.#pairs = options.pair;
-    const connection = (this.peerConnection = newConnection(iceServers, options));
-    /** @type {(name: string, detail?: unknown) => void} */
-    this.step = (name, detail) => options.onstep?.(name, detail, connection);
-    this.files = new Files(connection, this.over.signal, async (offer) => offer(await this.#listening.promise, {}));
-    const link = this;
-    this.#negotiation = new Negotiation(connection, NEGOTIATION, {
-      signal: this.over.signal,
-      leads: side === "offerer",
-      candidatesOnly: true,
-      get direct() {
-        return link.#open;
-      },
-      get listed() {
-        return link.code;
-      },
-      send: (mail) => this.#send(mail),
-    });
-    this.#makeChannel(options.channel);
-    onAbort(
-      this.opening,
-      onAbort(signal, () => this.fail(signal.reason)),
-    );
-    connection.addEventListener("icecandidate", ({ candidate }) => candidate && this.#negotiation.add(candidate));
-    connection.addEventListener("connectionstatechange", () => this.#onState());
+  /** @param {IceServers} ice @param {PeerOptions} options @param {number} id @param {boolean} leads */
+  constructor(ice, options, id, leads, begins = false) {
+    this.ice = ice;
+    this.options = options;
+    this.leads = leads;
+    this.begins = begins;
+    const { signal } = this;
+    const connection = (this.peerConnection = newConnection(ice.iceServers, options));
+    this.files = new Files(connection, signal, (offer) => this.receive(offer));
+    this.negotiation = new Negotiation(connection, id, this);
+    const send = (/** @type {RTCPeerConnectionIceEvent} */ { candidate }) =>
+      candidate && this.negotiation.add(candidate);
+    connection.addEventListener("icecandidate", send, { signal });
+    const change = () => {
+      if (connection.connectionState === "disconnected") doubt();
+      this.changed(connection.connectionState);
+    };
+    connection.addEventListener("connectionstatechange", change, { signal });
+  }
+
+  /** Whether messages of the negotiation can go over its channel. */
+  get direct() {
+    return this.isOpen;
+  }
+
+  // Both kinds of connections define these.
+
+  /** @param {Offer} _offer of a file */
+  receive(_offer) {}
+
+  /** @param {RTCPeerConnectionState} _state */
+  changed(_state) {}
+
+  /** Let the page prepare the connection, which has a channel by now. */
+  prepare() {
     try {
-      options.prepare?.(connection); // the connection has its own channel by now, which is therefore the first one
+      this.options.prepare?.(this.peerConnection);
     } catch (error) {
-      this.fail(error);
+      this.stop();
       throw error;
     }
   }
 
-  /** @param {RTCDataChannelInit | undefined} init */
-  #makeChannel(init) {
-    const connection = this.peerConnection;
-    const offers = this.side === "offerer";
-    // The answerer of a pair may have tried several peers. It opens a second channel with the one that it chooses.
-    const chosen = this.#pairs && offers && new Promise((resolve) => whenOpened(connection, CHOSEN, resolve));
-    /** @param {RTCDataChannel} channel */
-    const use = (channel) => {
-      channel.binaryType = "arraybuffer";
-      const release = keepMessages(channel);
-      const open = async () => {
-        // Chromium fires `open` slightly too early and sometimes loses what is sent at once. After this call it does not.
-        await connection.getStats().catch(() => {});
-        await Promise.all([chosen, this.#wanted.promise]);
-        if (this.opening.aborted) return;
-        this.step("open");
-        this.#open = true;
-        clearTimeout(this.#timer);
-        this.#stop.abort();
-        this.#negotiation.post();
-        const opened = new Connection(this, channel);
-        this.#opened.resolve(opened);
-        release(() => this.#listening.resolve(opened));
-      };
-      if (channel.readyState === "open") open();
-      else channel.addEventListener("open", open, { once: true });
-    };
-    if (offers) use(connection.createDataChannel(DATA, init));
-    else whenOpened(connection, DATA, use);
-  }
-
-  #onState() {
-    const { connectionState: state } = this.peerConnection;
-    this.step(state);
-    if (state === "connected") this.#wait();
-    if (state === "disconnected") doubt();
-    if (state === "failed") this.fail(iceFailure("the other peer", this.peerConnection));
-  }
-
-  /** Give up after a time. */
-  #wait(ms = this.#endMs - now()) {
-    const late = () => this.fail(new SignalError("connect-timeout", "The other peer did not connect in time"));
-    clearTimeout(this.#timer);
-    if (this.#endMs && !this.opening.aborted) this.#timer = setTimeout(late, ms);
-  }
-
-  /** @param {unknown} error */
-  fail(error) {
-    if (this.opening.aborted) return;
-    this.#opened.reject(error);
-    clearTimeout(this.#timer);
-    this.over.abort();
-    this.#stop.abort(error);
-    this.peerConnection.close();
-  }
-
-  /** Describe this side, after the offer of the other side if there is one. @param {string} [offer] */
-  async describe(offer) {
-    const connection = this.peerConnection;
-    if (offer) await connection.setRemoteDescription(heed(connection, read(offer, "description")));
-    const description = await (offer ? connection.createAnswer() : connection.createOffer());
-    this.step(description.type);
-    return description;
-  }
-
-  /** Send the candidates found so far: the session now belongs to this side. @param {string} code */
-  begin(code) {
-    this.code = code;
-    this.#negotiation.post();
-  }
-
-  /** @param {Mail} mail */
-  async #send({ candidates }) {
-    const batch = (candidates ?? []).map((each) => JSON.stringify(each));
-    try {
-      await retry(() => this.#post(batch), this.opening);
-      this.step("candidates sent", batch.length);
-    } catch (error) {
-      if (this.#open) throw error; // they go over the channel. Otherwise the session has ended, and `news` also fails
-    }
-    return true;
-  }
-
-  /** @param {string[]} batch */
-  async #post(batch) {
-    try {
-      await this.client.candidates(this.code, this.side, batch, this.own);
-    } catch (error) {
-      if (refusal(error).status !== 400) throw error;
-      // The server does not support batches.
-      for (const each of batch) await this.client.candidate(this.code, this.side, each, this.own);
-    }
-  }
-
-  /** Use each candidate of the other side once, after it has described itself. @param {string[]} texts */
-  add(texts) {
-    const unseen = texts.filter((each) => !this.#received.has(each) && this.#received.add(each));
-    if (unseen.length) this.#wait();
-    this.#negotiation.take({ candidates: unseen.flatMap((each) => read(each, "candidate") ?? []) });
+  /** Wait until a channel with the event `open` is open: Chromium can lose what is sent before. */
+  async settle() {
+    await this.peerConnection.getStats().catch(() => {});
   }
 
   /**
-   * Poll, and use what the other side has sent. Returns whether it has described itself. Each try begins with `keep`.
-   * @param {number} [tries] @param {() => Promise<void>} [keep]
+   * @param {RTCDataChannel} channel @param {(received: Received) => void} use called with each message of the other side
+   * @param {(error: Error) => void} [slow]
    */
-  async news(tries, keep) {
-    await (this.#polled && !this.#since ? sleep(PAUSE_MS, this.opening) : this.#pace(this.opening));
-    const { client, code, side, own, peerConnection } = this;
-    const poll = async () => {
-      await keep?.();
-      return client.poll(code, side, { wait: WAIT_S, since: this.#since, ...own });
-    };
-    const { answer, answerCandidates, offerCandidates, cursor } = await retry(poll, this.opening, tries);
-    this.#polled = true;
-    this.#since = cursor;
-    const candidates = answerCandidates ?? offerCandidates ?? [];
-    if (candidates.length) this.step("candidates received", candidates.length);
-    if (answer && !isDescribed(peerConnection)) {
-      this.step("answered");
-      try {
-        const { info, ...description } = heed(peerConnection, read(answer, "description"));
-        this.info = info ?? this.info;
-        await peerConnection.setRemoteDescription(description);
-      } catch (error) {
-        this.fail(error);
-      }
-    }
-    this.add(candidates);
-    return Boolean(answer);
-  }
-
-  /** Continue until the channel is open or the time limit is reached. Both sides are described. */
-  async connect() {
-    const beganMs = now();
-    const report = (/** @type {boolean} */ connected) => this.#report(this.peerConnection, now() - beganMs, connected);
-    const failed = (/** @type {unknown} */ error) =>
-      /^(connect-timeout|ice-failed|no-relay)$/.test(Object(error).code) && report(false);
-    this.opened.then(() => report(true), failed);
-    this.#wanted.resolve();
-    this.#endMs = beganMs + CONNECT_MS;
-    // Earlier if the other side has not sent a candidate or connected.
-    this.#wait(this.#pairs || this.side === "answerer" ? PAIR_MS : CONNECT_MS);
-    try {
-      while (!this.opening.aborted) await this.news();
-    } catch (error) {
-      // Two peers that have described themselves can connect without the server. But if the session no longer exists,
-      // the other peer has probably left.
-      const left = () => this.fail(new SignalError("peer-left", "The other peer has left"));
-      if (taken(error)) setTimeout(left, this.#pairs ? 0 : GIVE_UP_MS);
-    }
-  }
-}
-
-/** @implements {PublicConnection} */
-export class Connection extends EventTarget {
-  #link;
-  #messages;
-
-  /** @param {Link} link @param {RTCDataChannel} channel */
-  constructor(link, channel) {
-    super();
-    const { peerConnection, over } = link;
-    this.#link = link;
-    this.peerConnection = peerConnection;
-    this.channel = channel;
-    this.code = link.code;
-    this.side = link.side;
-    this.info = link.info;
-    this.initiator = link.side === "offerer";
-    const { promise, resolve } = deferred();
-    this.closed = promise;
-    const leave = () => peerConnection.close();
-    // So that the other side notices at once.
-    globalThis.addEventListener?.("pagehide", leave, { signal: over.signal });
-    this.end = () => {
-      if (over.signal.aborted) return;
-      leave();
-      over.abort();
-      resolve();
-      dispatch(this, "close");
-    };
-    this.#messages = new Messages(peerConnection, channel, over.signal);
+  listen(channel, use, slow) {
+    const messages = new Messages(this.peerConnection, channel, this.signal, slow);
     channel.addEventListener("message", (event) => {
-      const received = !kept.has(event) && this.#messages.take(event.data);
-      if (received) dispatch(this, "message", received);
+      const received = !this.signal.aborted && !kept.has(event) && messages.take(event.data);
+      if (received) use(received);
     });
-    channel.addEventListener("close", this.end, { once: true });
-    peerConnection.addEventListener("connectionstatechange", () => {
-      if (["failed", "closed"].includes(peerConnection.connectionState)) this.end();
-    });
+    return messages;
   }
 
-  /** @type {PublicConnection["send"]} */
-  send(data) {
-    return send(data, () => {
-      if (this.channel.readyState !== "open") throw new SignalError("connection-lost", "The connection is closed");
-      return [{ messages: this.#messages }];
-    });
+  /** Set a time limit in place of the last one; without parameters none. @param {number} [ms] @param {() => void} [late] */
+  limit(ms, late) {
+    clearTimeout(this.#timer);
+    if (late && !this.signal.aborted) this.#timer = setTimeout(late, ms);
   }
 
-  /** @type {PublicConnection["sendFile"]} */
-  async sendFile(file, options = {}) {
-    return sendFile(this.#link.files, file, options, {});
-  }
-
-  /** Send what still must be sent, then close; resolves when all is closed. */
-  async close() {
-    await this.#messages.close();
-    this.end();
-  }
-}
-
-/** @param {SignalClient} client @param {string} topic @param {LinkOptions} options @param {Servers} servers */
-export async function createOffer(client, topic, options, servers) {
-  const { signal } = servers;
-  const link = new Link(client, "offerer", await servers.iceServers(client), options, signal);
-  try {
-    const offer = await link.describe();
-    await link.peerConnection.setLocalDescription(offer); // from now on candidates are found
-    const fields = { info: options.info ?? ownInfo(), offer: JSON.stringify(announce(offer)), secret: link.secret };
-    const { code, keep } = await publishHeld(client, topic, fields);
-    listedHere.add(code);
-    link.opening.addEventListener("abort", () => listedHere.delete(code)); // others find it for seconds at most
-    link.keep = keep;
-    link.begin(code);
-    link.step("published", code);
-    if (signal.aborted) client.leave(code, "offerer", link.own);
-    signal.throwIfAborted();
-  } catch (error) {
-    link.fail(error);
-    throw error;
-  }
-  return link;
-}
-
-/** Keep an offer listed until it is answered (true) or outdated (false). @param {Link} link @param {Servers} servers */
-export async function waitForAnswer(link, servers) {
-  const { client, code, keep } = link;
-  try {
-    while (!(await link.news(servers.tries, keep))) {
-      if (now() > link.until) {
-        client.leave(code, "offerer", link.own);
-        return false;
-      }
-    }
-    return true;
-  } catch (error) {
-    servers.signal.throwIfAborted();
-    if (passing(error)) servers.fail(client, error);
-    else if (!taken(error)) throw error;
-    await sleep(backOff(0), servers.signal);
-    return false;
+  stop() {
+    this.limit();
+    this.#stop.abort();
+    this.peerConnection.close();
   }
 }

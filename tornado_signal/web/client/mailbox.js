@@ -7,9 +7,10 @@ import { backOff, Deadline, makePace, retry, sleep, WAIT_S } from "./timing.js";
 
 /** @import { Identity } from "./identity.js" */
 /** @import { Cipher } from "./secret.js" */
+/** @import { Membership } from "./room.js" */
 /** @import { Servers } from "./servers.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { Fields, Mailbox, RoomSide, Session } from "./types.d.ts" */
+/** @import { Fields, Mailbox, Session } from "./types.d.ts" */
 
 const MAX_MAILS = 250; // valid ones to one beacon; a quarter of the server's limit
 const MAX_TEXTS = 750; // to one beacon, with those that are not valid
@@ -32,7 +33,7 @@ export class Mailboxes {
   /** @type {Set<Mailbox>} */ #all = new Set();
   /** @type {Mailbox | undefined} */ #current;
 
-  /** @param {string} origin @param {string} topic @param {RoomSide} room */
+  /** @param {string} origin @param {string} topic @param {Membership} room */
   constructor(origin, topic, room) {
     this.origin = origin;
     this.topic = topic;
@@ -94,17 +95,14 @@ export class Mailboxes {
     if (!this.#sinceSent) this.#current?.full();
   }
 
-  /**
-   * Read the mail to the current beacon, and then to the next one.
-   * @param {Servers} servers @param {AbortSignal} signal
-   */
+  /** Read the mail to the current beacon and its successors. @param {Servers} servers @param {AbortSignal} signal */
   async receive(servers, signal) {
     for (;;) {
       const mailbox = /** @type {Mailbox} */ (this.#current);
       await new Promise((resolve, reject) => {
         mailbox.full = () => resolve(0);
         this.#read(mailbox, servers).catch(reject);
-        this.#room.reading();
+        this.#room.askRivals();
       });
       await sleep(backOff(1 + this.#corrections), signal);
       await retry(() => this.publish(mailbox.client, signal), signal, servers.tries);
@@ -170,10 +168,7 @@ export class Mailboxes {
     for (const each of this.#all) this.#leave(each);
   }
 
-  /**
-   * Whether a session is a beacon of this page, or a copy. The first one shows the server's time.
-   * @param {Session} session
-   */
+  /** Whether a session is a beacon of this page. The first one shows the server's time. @param {Session} session */
   see({ offer, createdAt }) {
     const serverMs = this.#offers.get(offer);
     if (!serverMs) return serverMs === 0;
@@ -185,7 +180,7 @@ export class Mailboxes {
       this.#clockMs += createdAt - serverMs;
       this.#current?.full();
     }
-    this.#room.reading();
+    this.#room.askRivals();
     return true;
   }
 
@@ -198,10 +193,7 @@ export class Mailboxes {
     return client.candidate(code, "answerer", text, { signal });
   }
 
-  /**
-   * Encode what is sent to a member, whose beacon has a code, or to all.
-   * @param {Fields} fields @param {string} [to] @param {string} [code]
-   */
+  /** Encode what is sent to a beacon, or to all. @param {Fields} fields @param {string} [to] @param {string} [code] */
   async #seal(fields, to, code) {
     const text = await seal(this.identity, this.scope, fields, to, code);
     return this.cipher ? this.cipher.seal(text, code) : text;

@@ -13,20 +13,18 @@ export class Media {
     this.#contact = contact;
   }
 
-  /**
-   * @param {MediaStream} stream
-   * @param {() => boolean} isJoined whether the room knows the peer; otherwise it gets the streams later
-   */
-  take(stream, isJoined) {
-    const { streams } = this.#contact.peer;
+  /** Take a stream of the other side. A peer that has not joined reports it later. @param {MediaStream} stream */
+  take(stream) {
+    const contact = this.#contact;
+    const { streams } = contact.peer;
     if (streams.includes(stream)) return;
     streams.push(stream);
     stream.addEventListener("removetrack", () => {
       if (stream.getTracks().length || !streams.includes(stream)) return;
       streams.splice(streams.indexOf(stream), 1);
-      if (isJoined()) this.#contact.tell("streamend", { stream });
+      if (contact.isOpen) contact.tell("streamend", { stream });
     });
-    if (isJoined()) this.#contact.tell("stream", { stream });
+    if (contact.isOpen) contact.tell("stream", { stream });
   }
 
   /** Send the tracks of a stream that are not sent yet. @param {MediaStream} stream */

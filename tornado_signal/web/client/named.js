@@ -4,10 +4,7 @@ import { SignalError } from "./errors.js";
 import { Identity, integer, isName, MAX_NAME, power, random } from "./identity.js";
 import { base64, unbase64, utf8 } from "./text.js";
 
-/**
- * Import a key from PKCS #8, which has a prefix before the key's bytes.
- * @param {string} name @param {string} prefix @param {Uint8Array} bytes @param {KeyUsage} use
- */
+/** Import from PKCS #8. @param {string} name @param {string} prefix @param {Uint8Array} bytes @param {KeyUsage} use */
 const privateKey = (name, prefix, bytes, use) =>
   crypto.subtle.importKey("pkcs8", Uint8Array.of(...unbase64(prefix), ...bytes), name, true, [use]);
 

@@ -16,11 +16,8 @@ export function newConnection(iceServers, { rtc, RTCPeerConnection = globalThis.
   }
 }
 
-/**
- * Whether the other side is described. node-datachannel has an empty description.
- * @param {RTCPeerConnection} connection
- */
-export const isDescribed = ({ remoteDescription }) => Boolean(remoteDescription?.type);
+/** Whether the other side has a description with content. @param {RTCPeerConnection} connection */
+export const isDescribed = ({ remoteDescription }) => Boolean(remoteDescription?.type); // node-datachannel has an empty one
 
 /** @param {string} peer @param {RTCPeerConnection} connection */
 export const iceFailure = (peer, connection) =>
@@ -191,7 +188,7 @@ export class Negotiation {
       try {
         await connection.setRemoteDescription(description);
       } catch {
-        return this.#way.refused?.(); // after this error Chromium cannot continue
+        return this.#way.refuse?.(); // after this error Chromium cannot continue
       }
       await connection.setLocalDescription();
       this.#of = of;

@@ -11,7 +11,7 @@ import { backOff, Deadline, deferred, later, now, onAbort, sleep, watch } from "
 /** @import { Places } from "./places.js" */
 /** @import { Cipher } from "./secret.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { Beacon, IceServers, Member, Records, RoomSide, TellRoom } from "./types.d.ts" */
+/** @import { Beacon, IceServers, Member, Records, TellRoom } from "./types.d.ts" */
 
 const MAX_CHECKS = 8; // signatures that are checked at once
 const MAX_NAMESAKES = 10; // that are asked for a sign of life
@@ -27,27 +27,81 @@ class Channel extends EventTarget {
   }
 }
 
-/**
- * Everybody under a topic, connected to everybody. docs/room-protocol.md describes beacons, mail, signs of life and places.
- */
+/** Everybody under a topic, connected to everybody (docs/room-protocol.md). */
 class Room extends EventTarget {
   /** @type {string | undefined} */ id;
   listed = false;
   full = false;
   dropped = 0; // messages that no iteration of `messages` has kept
   /** @type {Map<string, Peer<unknown>>} */ peers = new Map();
-  #ready = deferred();
-  ready = this.#ready.promise;
-  #end = deferred();
-  closed = this.#end.promise;
+  #member;
+
+  /** @param {string} topic @param {RoomOptions} options */
+  constructor(topic, options) {
+    super();
+    this.#member = new Membership(this, topic, options);
+    this.ready = this.#member.ready.promise;
+    this.closed = this.#member.end.promise;
+  }
+
+  /** @type {PublicRoom<unknown>["addStream"]} */
+  addStream(stream) {
+    if (typeof stream?.getTracks !== "function") {
+      throw new SignalError("argument-invalid", "`addStream` takes a MediaStream: `await` it");
+    }
+    this.#member.streams.add(stream);
+    for (const peer of this.#member.peers) peer.media((media) => media.add(stream));
+  }
+
+  /** @type {PublicRoom<unknown>["removeStream"]} */
+  removeStream(stream) {
+    this.#member.streams.delete(stream);
+    for (const peer of this.#member.peers) peer.media((media) => media.remove(stream));
+  }
+
+  /** How many texts in a room with a password could not be decrypted. */
+  get ignored() {
+    return this.#member.mail.cipher?.ignored ?? 0;
+  }
+
+  /** @type {PublicRoom<unknown>["send"]} */
+  send(data, to) {
+    return this.#member.send(data, to);
+  }
+
+  /** @type {PublicRoom<unknown>["channel"]} */
+  channel(name, init) {
+    if (typeof name !== "string" || !name) throw new SignalError("argument-invalid", "A channel has a name");
+    const { channels } = this.#member;
+    const channel = channels.get(name) ?? new Channel((data, to) => this.#member.send(data, to, name, init));
+    channels.set(name, channel);
+    return channel;
+  }
+
+  /** @type {PublicRoom<unknown>["messages"]} */
+  async *messages({ signal } = {}) {
+    yield* (this.#member.attempts ?? (await this.#member.loading)).messages(signal);
+  }
+
+  /** @type {PublicRoom<unknown>["sendFile"]} */
+  async sendFile(file, options = {}) {
+    await (await this.#member.loading).sendFile(file, options);
+  }
+
+  leave() {
+    return this.#member.leave();
+  }
+}
+
+/** The room as its mail and its attempts know it, and who is in it. */
+export class Membership {
+  ready = deferred();
+  end = deferred();
   /** @type {unknown} */ #reason; // why it closes, unless the page has called `leave`
-  /** @type {Map<string, Channel>} */ #channels = new Map(); // by name
-  #roster = new Roster();
-  /** @type {Attempts | undefined} */ #attempts; // once their part has loaded
-  #loading;
-  /** @type {Set<MediaStream>} */ #streams = new Set();
-  #options;
-  #mail;
+  /** @type {Map<string, Channel>} */ channels = new Map(); // by name
+  roster = new Roster();
+  /** @type {Attempts | undefined} */ attempts; // once their part has loaded
+  /** @type {Set<MediaStream>} */ streams = new Set();
   /** @type {Map<string, Beacon>} */
   #rivals = new Map(); // beacons with the same id that this page has not made, by their codes
   #codes = new Set(); // of the listed sessions
@@ -58,44 +112,44 @@ class Room extends EventTarget {
   #settling = deferred(); // until all members that entered before are known
   #settled = false;
   /** @type {Places | undefined} */ #places; // of a room with a maximum
-  #ice = /** @type {() => IceServers} */ (() => ({})); // of the server that is used, before the first attempt
+  ice = /** @type {() => IceServers} */ (() => ({})); // of the server that is used, before the first attempt
   #stop = new AbortController();
+  signal = this.#stop.signal; // fires when the page leaves
   /** @type {Promise<void> | undefined} */ #leaving;
   #closed = false;
 
-  /** @param {string} topic @param {RoomOptions} options */
-  constructor(topic, options) {
-    super();
-    this.#options = options;
-    const side = this.#side;
-    this.#mail = new Mailboxes(options.origin ?? globalThis.origin ?? "", topicOf(ROOM, topic), side);
+  /** @param {Room} target @param {string} topic @param {RoomOptions} options */
+  constructor(target, topic, options) {
+    this.target = target;
+    this.options = options;
+    this.mail = new Mailboxes(options.origin ?? globalThis.origin ?? "", topicOf(ROOM, topic), this);
     if (options.max !== undefined && !(Number.isInteger(options.max) && options.max > 0)) {
       throw new SignalError("max-invalid", "`max` is a number of members, at least 1");
     }
-    const { signal } = this.#stop;
-    const servers = new Servers(options, signal, (error) => this.#report(error), ROOM_OPTIONS);
+    const { signal } = this;
+    const servers = new Servers(options, signal, (error) => this.report(error), ROOM_OPTIONS);
     if (!options.secret && options.me === undefined) {
-      this.#mail.identity = Identity.ofPage(random());
-      this.id = this.#mail.identity?.id ?? random(4);
+      this.mail.identity = Identity.ofPage(random());
+      target.id = this.mail.identity?.id ?? random(4);
     }
     const hide = () => {
-      this.#mail.hide();
-      for (const peer of this.#peers) peer.end(); // so that the others notice at once
+      this.mail.hide();
+      for (const peer of this.peers) peer.end(); // so that the others notice at once
     };
     globalThis.addEventListener?.("pagehide", hide, { signal });
     signal.addEventListener(
       "abort",
       watch((_, certain) => {
-        if (certain) this.#attempts?.probe();
-        if (this.#roster.members.size > this.peers.size) this.#mail.test();
+        if (certain) this.attempts?.probe();
+        if (this.roster.members.size > target.peers.size) this.mail.test();
       }),
     );
-    this.#loading = this.#load(() => import("./attempts.js")).then(({ Attempts }) => {
-      this.#attempts = new Attempts(side);
+    this.loading = this.#load(() => import("./attempts.js")).then(({ Attempts }) => {
+      this.attempts = new Attempts(this);
       this.#beginAll();
-      return this.#attempts;
+      return this.attempts;
     });
-    this.#loading.catch(() => {}); // the page has left
+    this.loading.catch(() => {}); // the page has left
     const abort = () => {
       this.#reason = options.signal?.reason;
       this.leave();
@@ -105,99 +159,35 @@ class Room extends EventTarget {
     else this.#run(servers);
   }
 
-  /** @type {PublicRoom<unknown>["addStream"]} */
-  addStream(stream) {
-    if (typeof stream?.getTracks !== "function") {
-      throw new SignalError("argument-invalid", "`addStream` takes a MediaStream: `await` it");
-    }
-    this.#streams.add(stream);
-    for (const peer of this.#peers) peer.media((media) => media.add(stream));
-  }
-
-  /** @type {PublicRoom<unknown>["removeStream"]} */
-  removeStream(stream) {
-    this.#streams.delete(stream);
-    for (const peer of this.#peers) peer.media((media) => media.remove(stream));
-  }
-
-  /** How many texts in a room with a password could not be decrypted. */
-  get ignored() {
-    return this.#mail.cipher?.ignored ?? 0;
-  }
-
   /** All attempts and connections. */
-  get #peers() {
-    return this.#attempts?.all ?? [];
+  get peers() {
+    return this.attempts?.all ?? [];
   }
 
-  /** @returns {RoomSide} */
-  get #side() {
-    return {
-      target: this,
-      roster: this.#roster,
-      options: this.#options,
-      signal: this.#stop.signal,
-      streams: this.#streams,
-      channels: this.#channels,
-      ice: () => this.#ice(),
-      published: () => {
-        this.#setListed(true);
-        this.#attempts?.probe(); // others may have closed connections while no beacon was listed
-      },
-      reading: () => this.#askRivals(),
-      take: (mail) => this.#take(mail),
-      mayConnect: (member) => this.#mayConnect(member),
-      mail: (id, code, fields, signal) => this.#mail.send(id, code, fields, signal),
-      verify: async (peer) => {
-        const { verify } = await import("./verification.js").catch(notLoaded);
-        return verify(peer, this.#mail.scope, this.id ?? "");
-      },
-      tell: this.#tell,
-      report: (error) => this.#report(error),
-      fail: (error) => this.#fail(error),
-      use: (member) => this.#useBest(member),
-      left: (member) => {
-        this.#remove(member);
-        this.#assignPlaces();
-      },
-      ended: () => {
-        if (this.#closed && this.#reason) throw this.#reason;
-        return this.#closed;
-      },
-    };
+  /** Whether the room is closed. Fails if something else than `leave` has closed it. */
+  get ended() {
+    if (this.#closed && this.#reason) throw this.#reason;
+    return this.#closed;
   }
 
-  /** @type {PublicRoom<unknown>["send"]} */
-  send(data, to) {
-    return this.#send(data, to);
+  /** Called with each new beacon. */
+  published() {
+    this.#setListed(true);
+    this.attempts?.probe(); // others may have closed connections while no beacon was listed
+  }
+
+  /** @param {Peer<unknown>} peer */
+  async verify(peer) {
+    const { verify } = await import("./verification.js").catch(notLoaded);
+    return verify(peer, this.mail.scope, this.target.id ?? "");
   }
 
   /**
    * Send at once if the part for connections has loaded, since bytes can change later. Before, nobody is connected.
    * @param {Parameters<Attempts["send"]>} message @returns {Promise<void>}
    */
-  #send(...message) {
-    return this.#attempts
-      ? this.#attempts.send(...message)
-      : this.#loading.then((attempts) => attempts.send(...message));
-  }
-
-  /** @type {PublicRoom<unknown>["channel"]} */
-  channel(name, init) {
-    if (typeof name !== "string" || !name) throw new SignalError("argument-invalid", "A channel has a name");
-    const channel = this.#channels.get(name) ?? new Channel((data, to) => this.#send(data, to, name, init));
-    this.#channels.set(name, channel);
-    return channel;
-  }
-
-  /** @type {PublicRoom<unknown>["messages"]} */
-  async *messages({ signal } = {}) {
-    yield* (this.#attempts ?? (await this.#loading)).messages(signal);
-  }
-
-  /** @type {PublicRoom<unknown>["sendFile"]} */
-  async sendFile(file, options = {}) {
-    await (await this.#loading).sendFile(file, options);
+  send(...message) {
+    return this.attempts ? this.attempts.send(...message) : this.loading.then((attempts) => attempts.send(...message));
   }
 
   leave() {
@@ -205,36 +195,36 @@ class Room extends EventTarget {
   }
 
   async #leave() {
-    this.#mail.end();
+    this.mail.end();
     this.#stop.abort();
-    await Promise.all([...this.#peers].map((peer) => peer.close()));
+    await Promise.all([...this.peers].map((peer) => peer.close()));
     this.#closed = true;
-    dispatch(this, "close");
-    this.#ready.reject(this.#reason ?? new SignalError("room-left", "The page has left the room"));
-    this.#end.resolve();
+    dispatch(this.target, "close");
+    this.ready.reject(this.#reason ?? new SignalError("room-left", "The page has left the room"));
+    this.end.resolve();
   }
 
-  /** @param {unknown} error */
-  #fail(error) {
-    if (this.#stop.signal.aborted) return;
+  /** Close the room because of an error. @param {unknown} error */
+  fail(error) {
+    if (this.signal.aborted) return;
     this.#reason = error;
-    this.#ready.reject(error);
-    this.#report(error);
+    this.ready.reject(error);
+    this.report(error);
     this.leave();
   }
 
   /** @template T @param {() => Promise<T>} part */
   #load(part) {
-    return loadPart(part, this.#stop.signal, (error) => this.#report(error));
+    return loadPart(part, this.signal, (error) => this.report(error));
   }
 
   /** @param {Servers} servers */
   async #run(servers) {
-    const { signal } = this.#stop;
-    const { me, secret, password, max } = this.#options;
-    const mail = this.#mail;
+    const { signal } = this;
+    const { me, secret, password, max } = this.options;
+    const mail = this.mail;
     try {
-      if ("password" in this.#options) {
+      if ("password" in this.options) {
         const { Cipher } = await this.#load(() => import("./secret.js"));
         mail.cipher = await Cipher.of(mail.origin, mail.topic, password);
         mail.topic = mail.cipher.topic;
@@ -242,38 +232,38 @@ class Room extends EventTarget {
       const named = async () => (await this.#load(() => import("./named.js"))).named(secret, me);
       // A page can listen before anything fails.
       mail.identity = await (secret || me !== undefined ? named() : mail.identity);
-      this.id = mail.identity?.id ?? this.id;
+      this.target.id = mail.identity?.id ?? this.target.id;
       if (max) this.#places = new (await this.#load(() => import("./places.js"))).Places(max);
       // Name the origin if the room is empty for a while on a loopback address, of which there are several.
       if (/^(localhost|127\.|\[::1)/.test(globalThis.location?.hostname)) {
-        advise(({ hintAtOrigin }) => hintAtOrigin(mail.topic, this.#roster.members, signal));
+        advise(({ hintAtOrigin }) => hintAtOrigin(mail.topic, this.roster.members, signal));
       }
       for (;;) {
         await servers.first((client) => this.#attend(client, servers));
         await sleep(backOff(0), signal);
       }
     } catch (error) {
-      this.#fail(error);
+      this.fail(error);
     }
   }
 
   /** Be in the room at one server. @param {SignalClient} client @param {Servers} servers */
   async #attend(client, servers) {
-    const deadline = new Deadline(this.#stop.signal);
+    const deadline = new Deadline(this.signal);
     const { signal } = deadline;
     try {
       await servers.iceServers(client);
-      this.#ice = () => /** @type {IceServers} */ (servers.ice.get(client));
-      await this.#mail.publish(client, signal);
+      this.ice = () => /** @type {IceServers} */ (servers.ice.get(client));
+      await this.mail.publish(client, signal);
       // The events that follow list the current members.
       for (const each of [this.#rivals, this.#codes, this.#namesakes]) each.clear();
       this.#unchecked = [];
-      this.#roster.clear();
+      this.roster.clear();
       const settling = (this.#settling = deferred());
       // In a room with places, or with a name, mail waits until it is known who was there before.
-      this.#settled = !this.#places && (!this.#options.me || this.#mail.since > 0);
+      this.#settled = !this.#places && (!this.options.me || this.mail.since > 0);
       if (this.#settled) settling.resolve();
-      const mail = Promise.all([settling.promise, this.#loading]).then(() => this.#mail.receive(servers, signal));
+      const mail = Promise.all([settling.promise, this.loading]).then(() => this.mail.receive(servers, signal));
       await Promise.race([this.#watch(client, signal), mail, servers.preferred(client, signal)]);
     } finally {
       deadline.end();
@@ -283,23 +273,23 @@ class Room extends EventTarget {
 
   /** @param {boolean} listed */
   #setListed(listed) {
-    if (this.listed === listed) return;
-    this.listed = listed;
-    if (listed) this.#ready.resolve();
-    this.#tell("listed");
+    if (this.target.listed === listed) return;
+    this.target.listed = listed;
+    if (listed) this.ready.resolve();
+    this.tell("listed");
   }
 
   /** @param {SignalClient} client @param {AbortSignal} signal */
   async #watch(client, signal) {
-    for await (const { type, data } of client.events(this.#mail.topic, { signal })) {
+    for await (const { type, data } of client.events(this.mail.topic, { signal })) {
       if (type === "gone") {
         this.#gone(data.code);
         this.#assignPlaces();
-      } else if (this.#mail.see(data)) {
+      } else if (this.mail.see(data)) {
         this.#settleIfChecked();
       } else if (!this.#codes.has(data.code)) {
         this.#codes.add(data.code);
-        this.#unchecked.push({ session: data, earlier: !this.#mail.since });
+        this.#unchecked.push({ session: data, earlier: !this.mail.since });
         if (this.#checks < MAX_CHECKS) this.#check();
       }
     }
@@ -318,7 +308,7 @@ class Room extends EventTarget {
   }
 
   #settleIfChecked() {
-    if (!this.#settled && this.#mail.since && !this.#unchecked.length && !this.#checks) {
+    if (!this.#settled && this.mail.since && !this.#unchecked.length && !this.#checks) {
       this.#settled = true; // sessions are listed in the order of their creation
       this.#settling.resolve();
       if (!this.#places) this.#beginAll();
@@ -327,28 +317,28 @@ class Room extends EventTarget {
   }
 
   /** Publish when this page entered, if another page has its secret. Ask later pages for a sign of life. */
-  #askRivals() {
-    const { since } = this.#mail;
+  askRivals() {
+    const { since } = this.mail;
     if (!since) return;
-    if (this.#rivals.size) this.#mail.publishEntry();
-    for (const each of this.#rivals.values()) if (each.since > since) this.#ask(this.id, each);
+    if (this.#rivals.size) this.mail.publishEntry();
+    for (const each of this.#rivals.values()) if (each.since > since) this.#ask(this.target.id, each);
   }
 
   /** @param {Session} session @param {boolean} earlier whether it was listed before this page's first beacon */
   async #see({ code, offer, createdAt, ...session }, earlier) {
-    const fields = await this.#mail.unseal(offer, "beacon", { createdAt });
-    const info = this.#mail.cipher ? fields?.info : session.info;
-    if (!fields || typeof info !== "string" || !this.#codes.has(code) || this.#stop.signal.aborted) return;
+    const fields = await this.mail.unseal(offer, "beacon", { createdAt });
+    const info = this.mail.cipher ? fields?.info : session.info;
+    if (!fields || typeof info !== "string" || !this.#codes.has(code) || this.signal.aborted) return;
     const { id, me, at, since } = fields;
     /** @type {Beacon} */
     const beacon = { code, info, me, at, since: Math.min(since ?? 0, createdAt), createdAt, seenMs: now() };
-    if (id === this.id) {
-      if (this.#mail.identity) this.#rivals.set(code, beacon);
-      return this.#askRivals();
+    if (id === this.target.id) {
+      if (this.mail.identity) this.#rivals.set(code, beacon);
+      return this.askRivals();
     }
-    const member = this.#roster.member(id, info);
-    const better = this.#roster.list(member, beacon);
-    if (earlier && me && me === this.#options.me && this.#namesakes.size < MAX_NAMESAKES) {
+    const member = this.roster.member(id, info);
+    const better = this.roster.list(member, beacon);
+    if (earlier && me && me === this.options.me && this.#namesakes.size < MAX_NAMESAKES) {
       this.#namesakes.add(beacon);
       this.#ask(id, beacon);
     }
@@ -362,8 +352,8 @@ class Room extends EventTarget {
     beacon.asked = true;
     try {
       for (let tries = 0; tries < 2 && !beacon.alive; tries += 1) {
-        this.#mail.send(id, beacon.code, { alive: "ask" }).catch(() => {});
-        await sleep(0, this.#stop.signal, ALIVE_MS);
+        this.mail.send(id, beacon.code, { alive: "ask" }).catch(() => {});
+        await sleep(0, this.signal, ALIVE_MS);
       }
     } catch {
       return; // this page has left
@@ -375,16 +365,16 @@ class Room extends EventTarget {
 
   /** The listed beacon of a member, or of another page with the same secret. @param {string} id @param {string} code */
   #beacon(id, code) {
-    return id === this.id ? this.#rivals.get(code) : this.#roster.members.get(id)?.beacons.get(code);
+    return id === this.target.id ? this.#rivals.get(code) : this.roster.members.get(id)?.beacons.get(code);
   }
 
   /** @param {string} id @param {Beacon} beacon */
   #onAlive(id, beacon) {
     Object.assign(beacon, { alive: true, silent: false });
-    if (id === this.id && this.#mail.since && beacon.since > this.#mail.since) {
-      this.#fail(new SignalError("replaced", "Another member has the same secret"));
+    if (id === this.target.id && this.mail.since && beacon.since > this.mail.since) {
+      this.fail(new SignalError("replaced", "Another member has the same secret"));
     } else if (this.#namesakes.has(beacon)) {
-      this.#fail(new SignalError("name-taken", `Another member has the name ${beacon.me}`));
+      this.fail(new SignalError("name-taken", `Another member has the name ${beacon.me}`));
     }
     this.#assignPlaces();
   }
@@ -395,7 +385,7 @@ class Room extends EventTarget {
     const nowMs = now();
     if (beacon && !(nowMs < (beacon.repliedMs ?? 0) + ALIVE_MS)) {
       beacon.repliedMs = nowMs;
-      this.#mail.send(id, code, { alive: "yes" }).catch(() => {});
+      this.mail.send(id, code, { alive: "yes" }).catch(() => {});
     }
     return beacon !== undefined;
   }
@@ -403,32 +393,32 @@ class Room extends EventTarget {
   /** @param {Member} member @param {Beacon} beacon */
   #use(member, beacon) {
     const { code, info, me } = beacon;
-    this.#begin(this.#roster.add(member, me));
+    this.#begin(this.roster.add(member, me));
     const entry = beacon.since || beacon.createdAt;
     Object.assign(member, { code, info, beacon, entry, resting: false });
     if (!member.peer) return this.#begin(member);
     member.peer.peer.info = info;
-    member.peer.post();
+    member.peer.negotiation.post();
   }
 
   /** @param {string} code */
   #gone(code) {
     this.#codes.delete(code);
     this.#rivals.delete(code);
-    const { member, beacon } = this.#roster.unlist(code);
+    const { member, beacon } = this.roster.unlist(code);
     if (beacon && this.#namesakes.delete(beacon)) this.#beginAll();
     if (!member || (member.beacon ?? member).code !== code) return;
     member.code = member.beacon = undefined;
-    if (this.#useBest(member)) return;
+    if (this.useBest(member)) return;
     const { open, peer } = member;
     open?.check();
     if (peer) peer.check();
-    else this.#remove(member);
+    else this.remove(member);
   }
 
   /** Use the best beacon of a member. Returns whether it has one. @param {Member} member */
-  #useBest(member) {
-    const best = this.#roster.best(member);
+  useBest(member) {
+    const best = this.roster.best(member);
     if (best && best !== member.beacon) this.#use(member, best);
     return best !== undefined;
   }
@@ -436,61 +426,63 @@ class Room extends EventTarget {
   /** Find out who has a place in a room with a maximum, and end connections of members without one. */
   #assignPlaces() {
     const places = this.#places;
-    if (!places || !this.#settled || this.#stop.signal.aborted) return;
-    const members = [...this.#roster.members.values()];
-    const { ask, again } = places.assign({ id: this.id ?? "", entry: this.#mail.since }, members);
+    if (!places || !this.#settled || this.signal.aborted) return;
+    const members = [...this.roster.members.values()];
+    const { ask, again } = places.assign({ id: this.target.id ?? "", entry: this.mail.since }, members);
     for (const { id, beacon } of ask) if (beacon) this.#ask(id, beacon);
-    if (again) later(ALIVE_MS, this.#stop.signal, () => this.#assignPlaces());
+    if (again) later(ALIVE_MS, this.signal, () => this.#assignPlaces());
     for (const member of members) {
       if (!places.full && places.has(member)) continue;
-      this.#roster.dequeue(member);
+      this.roster.dequeue(member);
       for (const peer of [member.peer, member.open]) peer?.end();
     }
-    if (places.full !== this.full) {
-      this.full = places.full;
-      this.#tell("full");
+    if (places.full !== this.target.full) {
+      this.target.full = places.full;
+      this.tell("full");
     }
     this.#beginAll();
   }
 
   #beginAll() {
-    for (const member of [...this.#roster.members.values()]) this.#begin(member);
+    for (const member of [...this.roster.members.values()]) this.#begin(member);
+  }
+
+  /** Whether an attempt may begin: both have places, and no other member used the name first. @param {Member} member */
+  mayConnect(member) {
+    if (this.roster.conflicts(member, this.options.me)) return false;
+    return this.#settled && !this.#namesakes.size && (!this.#places || (!this.target.full && this.#places.has(member)));
   }
 
   /** @param {Member} member */
-  #mayConnect(member) {
-    return this.#settled && !this.#namesakes.size && (!this.#places || (!this.full && this.#places.has(member)));
-  }
-
-  /** @param {Member} member */
-  #remove(member) {
-    this.#begin(this.#roster.remove(member));
+  remove(member) {
+    this.#begin(this.roster.remove(member));
+    this.#assignPlaces();
   }
 
   /** @param {Member} [member] */
   #begin(member) {
-    this.#attempts?.begin(member);
+    this.attempts?.begin(member);
   }
 
   /** Take valid mail to one of this page's beacons. Returns whether it counts. @param {Records["mail"]} mail */
-  #take(mail) {
-    if (this.#stop.signal.aborted) return false;
+  take(mail) {
+    if (this.signal.aborted) return false;
     const { from, code, connection, alive } = mail;
     const beacon = this.#beacon(from, code);
     if (beacon && !beacon.alive) this.#onAlive(from, beacon);
     // Its beacon can be on its way.
-    if (alive === "ask" && !this.#reply(from, code)) later(ASK_MS, this.#stop.signal, () => this.#reply(from, code));
-    if (from !== this.id && connection) this.#attempts?.take(mail);
+    if (alive === "ask" && !this.#reply(from, code)) later(ASK_MS, this.signal, () => this.#reply(from, code));
+    if (from !== this.target.id && connection) this.attempts?.take(mail);
     return true;
   }
 
   /** @param {unknown} error */
-  #report(error) {
-    if (!this.#closed) report(this, /** @type {Error} */ (error));
+  report(error) {
+    if (!this.#closed) report(this.target, /** @type {Error} */ (error));
   }
 
-  /** @type {TellRoom} */ #tell = (name, fields) => {
-    if (!this.#closed) dispatch(this, name, fields);
+  /** @type {TellRoom} */ tell = (name, fields) => {
+    if (!this.#closed) dispatch(this.target, name, fields);
   };
 }
 

@@ -32,18 +32,12 @@ export class Roster {
     }
   }
 
-  /**
-   * Return a member, or a new one that is not added yet.
-   * @param {string} id @param {string} info @param {string} [name] @returns {Member}
-   */
+  /** A known or new member. @param {string} id @param {string} info @param {string} [name] @returns {Member} */
   member(id, info, name) {
     return this.members.get(id) ?? { id, info, name, tries: 0, beacons: new Map() };
   }
 
-  /**
-   * Add or rename a member. Returns the next owner of its old name, if any.
-   * @param {Member} member @param {string} [name]
-   */
+  /** Add or rename a member. Returns the next owner of its old name. @param {Member} member @param {string} [name] */
   add(member, name) {
     if (this.members.get(member.id) === member && member.name === name) return undefined;
     const owner = this.remove(member);
@@ -52,10 +46,7 @@ export class Roster {
     return owner;
   }
 
-  /**
-   * Remove a member. Returns the next owner of its name, if any.
-   * @param {Member} member @returns {Member | undefined}
-   */
+  /** Remove a member. Returns the next owner of its name. @param {Member} member @returns {Member | undefined} */
   remove(member) {
     this.dequeue(member);
     if (this.members.get(member.id) !== member) return undefined;
@@ -67,19 +58,13 @@ export class Roster {
     return owner;
   }
 
-  /**
-   * Whether a member uses the name of this page, or one that another member used first.
-   * @param {Member} member @param {string | undefined} me
-   */
+  /** Whether this page or an earlier member has the name of a member. @param {Member} member @param {string} [me] */
   conflicts({ id, name }, me) {
     const [owner] = this.#byName.get(name) ?? [];
     return name && (name === me || (owner ?? { id }).id !== id);
   }
 
-  /**
-   * Add a beacon of a member. Returns whether it is better than the used one.
-   * @param {Member} member @param {Beacon} beacon
-   */
+  /** Add a beacon. Returns whether it is better than the used one. @param {Member} member @param {Beacon} beacon */
   list(member, beacon) {
     member.beacons.set(beacon.code, beacon);
     this.#byBeacon.set(beacon.code, member);

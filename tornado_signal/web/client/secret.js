@@ -67,10 +67,7 @@ export class Cipher {
   }
 }
 
-/**
- * Return the parameters of AES-GCM. A text is valid only as what it was encrypted for.
- * @param {Uint8Array<ArrayBuffer>} iv @param {string} [code]
- */
+/** A text is valid only as what it was encrypted for. @param {Uint8Array<ArrayBuffer>} iv @param {string} [code] */
 const parameters = (iv, code) => ({
   name: "AES-GCM",
   iv,

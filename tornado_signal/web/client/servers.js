@@ -82,10 +82,7 @@ export class Servers {
     this.report(/** @type {Error} */ (error));
   }
 
-  /**
-   * Wait until a server before `client` in the list works again: new peers will use that one.
-   * @param {SignalClient} client @param {AbortSignal} signal
-   */
+  /** Wait until an earlier server of the list works again. @param {SignalClient} client @param {AbortSignal} signal */
   async preferred(client, signal) {
     for (;;) {
       await sleep(FAILED_MS, signal);
@@ -99,10 +96,7 @@ export class Servers {
     }
   }
 
-  /**
-   * Return the ICE servers of a server, requested again before their password expires; none if it has none.
-   * @param {SignalClient} client @returns {Promise<IceServers>}
-   */
+  /** Return current ICE servers, which may be none. @param {SignalClient} client @returns {Promise<IceServers>} */
   async iceServers(client) {
     const cached = this.ice.get(client);
     if (cached && now() < cached.until) return cached;

@@ -33,10 +33,7 @@ function checked(url) {
   throw new SignalError("invalid-url", `${reason}: set \`url\` to http://… or https://…`);
 }
 
-/**
- * Check a topic. Half a surrogate pair has no UTF-8, and browsers remove `.` and `..` from paths.
- * @param {string} [topic]
- */
+/** Half a surrogate pair has no UTF-8, and browsers remove `.` and `..` from paths. @param {string} [topic] */
 function checkTopic(topic = "") {
   if (/^\.\.?$|\p{Surrogate}/u.test(topic)) {
     throw new SignalError("topic-invalid", "A topic is not `.` or `..`, and has no half of a surrogate pair");

@@ -140,10 +140,7 @@ export class Socket {
     };
   }
 
-  /**
-   * Close it if it is unused. Otherwise check it after some silence, or if it can have died.
-   * @param {boolean} doubtful
-   */
+  /** Close it if it is unused, or check it after some silence or a doubt. @param {boolean} doubtful */
   #look(doubtful) {
     const quietMs = now() - this.#heardMs;
     if (!this.#calls.size && !this.#streams.size) {
@@ -207,10 +204,6 @@ export class Socket {
     this.#streams.clear();
   }
 
-  get isOpen() {
-    return this.#socket !== undefined;
-  }
-
   /**
    * Call a method over the open WebSocket and return its result. Its events, if it has any, go into `stream`.
    * @template {keyof Results} Method @param {Method} method @param {Fields} params @param {Deadline} deadline
@@ -231,10 +224,7 @@ export class Socket {
     });
   }
 
-  /**
-   * Send a notification if the WebSocket is open. Returns whether it is.
-   * @param {string} method @param {Fields} params
-   */
+  /** Send a notification. Returns whether the WebSocket is open. @param {string} method @param {Fields} params */
   tell(method, params) {
     const open = this.#socket?.readyState === 1;
     if (open) this.#send({ method, params });
@@ -246,10 +236,7 @@ export class Socket {
     this.#socket?.send(JSON.stringify({ jsonrpc: "2.0", ...message }));
   }
 
-  /**
-   * Yield the events of a subscription; first an empty one, when it has begun.
-   * @param {Fields} params @param {Deadline} deadline @returns {AsyncGenerator<RawEvent, void, void>}
-   */
+  /** Yield the events of a subscription after an empty one. @param {Fields} params @param {Deadline} deadline */
   async *subscribe(params, deadline) {
     /** @type {ReadableStreamDefaultController<RawEvent> | undefined} */ let stream;
     /** @type {QueuingStrategy<RawEvent>} */

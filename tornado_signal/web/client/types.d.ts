@@ -1,8 +1,7 @@
 /* Types that the modules share; no browser loads this file. */
 
-import type { SignalClient as Api, IceServer, Peer, PeerOptions, RoomEvents, RoomOptions, Side } from "../client.d.ts";
+import type { SignalClient as Api, IceServer, PeerOptions, RoomEvents, Side } from "../client.d.ts";
 import type { Contact } from "./peer.js";
-import type { Roster } from "./roster.js";
 import type { SignalClient } from "./signal-client.js";
 import type { Deadline } from "./timing.js";
 
@@ -33,7 +32,7 @@ export interface Call {
   resolve?: (result: never) => void;
   reject?: (reason: Error) => void;
   stream?: ReadableStreamDefaultController<RawEvent>;
-  /** The secret of an offer that is withdrawn when its code arrives, because its caller no longer waits. */
+  /** The side and the secret of an offer that is withdrawn when its code arrives: its caller no longer waits. */
   abandoned?: Fields;
 }
 
@@ -94,6 +93,9 @@ export interface Records {
   transfer: { accept?: boolean | null; received?: boolean | null; cancel?: string | null }; // a message about a file
 }
 
+/** A message of the other side, and its size in bytes, or in characters for a text. */
+export type Received = { data: unknown; size: number };
+
 /** The transport of the messages of a negotiation. */
 export interface Way {
   signal: AbortSignal;
@@ -104,7 +106,7 @@ export interface Way {
   candidatesOnly?: boolean; // whether `send` takes no descriptions
   renew?: () => void; // set the ICE servers for an ICE restart
   send?: (mail: Mail) => Promise<boolean>;
-  refused?: () => void;
+  refuse?: () => void; // called with an offer that the connection cannot use
 }
 
 export type LinkOptions = PeerOptions & { channel?: RTCDataChannelInit; pair?: boolean };
@@ -156,29 +158,6 @@ export interface Member {
   resting?: boolean; // whether the pause after an attempt is not over
   waiting?: Member[]; // its list in the queue, and the place in it
   place?: number;
-}
-
-/** The interface of a room for its mail and its attempts. */
-export interface RoomSide {
-  target: EventTarget & { id?: string; dropped: number; peers: Map<string, Peer<unknown>> };
-  roster: Roster;
-  options: RoomOptions;
-  signal: AbortSignal; // fires when the page leaves
-  streams: Set<MediaStream>;
-  channels: Map<string, EventTarget>; // those of `room.channel`, by their names
-  ice: () => IceServers;
-  published: () => void; // called with each new beacon
-  reading: () => void; // called when mail to a beacon can arrive, and when the time of entry is known
-  take: (mail: Records["mail"]) => boolean; // returns whether the mail counts for the limit of a beacon
-  mayConnect: (member: Member) => boolean;
-  mail: (id: string, code: string, fields: Fields, signal?: AbortSignal) => Promise<unknown>;
-  verify: (peer: Peer<unknown>) => ReturnType<Peer["verification"]>;
-  tell: TellRoom;
-  report: (error: unknown) => void;
-  fail: (error: unknown) => void; // close the room because of an error
-  use: (member: Member) => void; // use the best beacon of a member
-  left: (member: Member) => void; // remove a member
-  ended: () => boolean; // whether the page has left. Fails if something else has closed the room
 }
 
 export type TellRoom = <Name extends keyof RoomEvents>(name: Name, fields?: EventFields<RoomEvents[Name]>) => void;
