@@ -29,20 +29,6 @@ def test_table_of_the_documentation_has_all_codes():
     assert made >= CODES
 
 
-def test_urls_without_their_scheme_are_errors(page):
-    for url in ("127.0.0.1:3000", "localhost:3000", "signal.example", "ws://signal.example"):
-        for call in ("new SignalClient('{}')", "room('a', {{url: '{}'}})", "pair('a', {{url: '{}'}})"):
-            code, message = error(page, call.format(url))
-            assert code == "invalid-url"
-            assert f'"{url}"' in message
-            assert "http://" in message
-
-
-def test_relative_urls_and_uppercase_schemes_are_valid(page):
-    for url in ("/", "/signal", "../", ".", "", "HTTPS://signal.example"):
-        assert page.evaluate(f"new SignalClient('{url}').url") == url.rstrip("/")
-
-
 def test_path_that_the_server_does_not_have_is_named(server, page):
     for options in ("{}", "{socket: false}"):
         code, message = error(page, f"new SignalClient('{server.url}/app/', {options}).sessions('lobby')")

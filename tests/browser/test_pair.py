@@ -72,33 +72,6 @@ def dead(publish):
     return publishing
 
 
-def test_two_simultaneous_pages_are_paired(server, site, reached, connect_page):
-    seen = reached(server)
-    pages = [connect_page(seen) for _ in range(2)]
-    for number in range(5):
-        meet(pages, f"topic {number}")
-        sides, heard = zip(*[page.evaluate("met") for page in pages], strict=True)
-        assert sorted(sides) == ["answerer", "offerer"]
-        assert heard == ("1", "0")
-        for page in pages:
-            page.evaluate("connection.close()")
-    until(lambda: server.call("/topics", origin=site.origin)[1]["topics"] == [])
-
-
-def test_fifth_of_five_pages_waits_for_a_sixth(server, site, connect_page):
-    pages = [connect_page(server) for _ in range(5)]
-    meet(pages, "strangers")
-    until(lambda: sum(waits(page) for page in pages) == 1)
-    (last,) = [number for number, page in enumerate(pages) if waits(page)]
-    until(lambda: len(listed(server, site.origin, STRANGERS)) == 1)
-    heard = {number: page.evaluate("met")[1] for number, page in enumerate(pages) if number != last}
-    assert all(heard[int(other)] == str(number) for number, other in heard.items())
-    sixth = connect_page(server)
-    assert sixth.evaluate("meet('strangers', {info: 'sixth'})") == ["answerer", str(last)]
-    assert pages[last].evaluate("met") == ["offerer", "sixth"]
-    assert all(page.evaluate("connection.channel.readyState") == "open" for page in pages)
-
-
 def test_dead_offers_delay_no_pair(server, site, dead, alice, bob):
     dead(server, alice)
     meet([alice], "strangers")

@@ -7,7 +7,6 @@ import time
 import pytest
 from support.browsers import launch_in, listed, open_connect, reach, until
 from support.members import SECRETS, enter, happened, with_others
-from support.searches import some
 from support.waiting import end_all
 
 from tornado_signal_client.names import Identity
@@ -70,29 +69,6 @@ def beacons(server, site, topic="lobby"):
     """The beacons in a room: info by the id of the member."""
     found = listed(server, site.origin, f"room~{topic}")
     return {json.loads(each["offer"].lstrip(SIGNATURE))["id"]: each["info"] for each in found}
-
-
-def test_two_simultaneous_members_connect_exactly_once(server, reached, site, connect_page):
-    pages = [connect_page(reached(server)) for _ in range(2)]
-    for number in range(5):
-        together(pages, f"room {number}")
-        topics = server.call("/topics", origin=site.origin)[1]["topics"]
-        assert {"topic": f"room~room {number}", "count": 2} in topics
-        assert [happened(page) for page in pages] == [[["join", "1", None]], [["join", "0", None]]]
-        for page in pages:
-            page.evaluate("here.leave()")
-    until(lambda: server.call("/topics", origin=site.origin)[1]["topics"] == [])
-
-
-def test_rooms_and_offers_of_one_topic_are_separate(server, alice, bob):
-    enter(alice, "alice")
-    until(lambda: server.call("/topics", origin=alice.evaluate("origin"))[1]["topics"])
-    assert bob.evaluate("join('lobby', {wait: false})") is None
-    alice.evaluate("listen('lobby', {info: 'publisher'})")
-    assert bob.evaluate("call('lobby', {})") == ["publisher", "publisher: hello"]
-    enter(bob, "bob")
-    with_others(alice, "bob")
-    assert alice.evaluate("connections.length") == 1
 
 
 def test_messages_before_leaving_arrive(server, site, alice, bob):
@@ -181,20 +157,6 @@ def test_copied_tab_does_not_replace_the_first_one(server, connect_page):
     assert copied.evaluate("here.id") != first.evaluate("here.id")
     assert happened(first) == []
     copied.close()
-
-
-def test_newer_page_replaces_the_older_one_with_the_same_secret(server, connect_page):
-    older, newer = connect_page(server), connect_page(server)
-    for ahead_ms in (0, 60_000, -60_000):
-        room = f"room {ahead_ms}"
-        older.evaluate(f"(() => {{ const {{now}} = Date; Date.now = () => now() + {ahead_ms}; }})()")
-        for page, info in ((older, "older"), (newer, "newer")):
-            enter(page, info, room, secret="of both pages")
-            until(lambda page=page: page.evaluate("here.listed") or happened(page, "close"))
-        until(lambda: any(happened(page, "close") for page in (older, newer)))
-        replaced = [["error", "Another member has the same secret", None], ["close", None, None]]
-        assert [happened(page, "error", "close") for page in (older, newer)] == [replaced, []]
-        newer.evaluate("here.leave()")
 
 
 def test_firefox_has_the_same_id_with_a_secret(server, connect_page, connect_firefox):
@@ -346,78 +308,12 @@ def test_streams_whose_offers_cross_are_shown(numbers, server, connect_page, con
         assert happened(page, "leave", "error") == []
 
 
-def test_unusable_offer_makes_another_connection(server, connect_page):
-    pages = [connect_page(server) for _ in range(2)]
-    together(pages, "lobby")
-    pages[0].evaluate(
-        """() => {
-          const {peerConnection} = [...here.peers.values()][0];
-          peerConnection.setRemoteDescription = () => Promise.reject(new Error("no"));
-        }"""
-    )
-    pages[1].evaluate("here.addStream(picture(200))")
-    until(lambda: happened(pages[0], "stream"))
-    for page in pages:
-        assert [name for name, *_ in happened(page, "join", "leave", "error")] == ["join", "leave", "join"]
-
-
 def most_peers(page):
     """The largest number of peers that a page had at a time."""
     sizes = [0]
     for name, *_ in happened(page, "join", "leave"):
         sizes.append(sizes[-1] + (1 if name == "join" else -1))
     return max(sizes)
-
-
-def test_first_members_have_the_places(server, site, connect_page, windowed):
-    places = 2
-    pages = {str(number): connect_page(server) for number in range(5)}
-    dead, browser = windowed(server)
-    pages["dead"] = dead
-    ids = {
-        info: page.evaluate("(info) => { enter('game', {info, max: 2}); return here.id; }", info)
-        for info, page in pages.items()
-    }
-    assert len({*ids.values()} - {None}) == 6  # known from the start
-
-    def order():
-        sessions = listed(server, site.origin, "room~game")
-        return [each["info"] for each in sorted(sessions, key=lambda each: (each["createdAt"], ids[each["info"]]))]
-
-    until(lambda: len(order()) == 6)
-
-    def settled(infos):
-        """Wait until the first members are connected, and all others wait."""
-        inside = infos[:places]
-        for info in infos:
-            with_others(pages[info], *({*inside} - {info} if info in inside else ()))
-            until(lambda info=info: pages[info].evaluate("here.full") == (info not in inside))
-
-    infos = order()
-    settled(infos)
-    # One of them reloads the page. It enters again as the last one.
-    pages[infos[1]].reload()
-    pages[infos[1]].wait_for_function("() => window.ready")
-    enter(pages[infos[1]], infos[1], "game", max=places)
-    infos.append(infos.pop(1))
-    settled(infos)
-    # Those before the one whose browser is killed leave, so that it has a place.
-    while infos.index("dead") >= places:
-        pages[infos[0]].evaluate("here.leave()")
-        del infos[0]
-        settled(infos)
-    browser.kill()
-    infos.remove("dead")
-    settled(infos)
-    # Another beacon, as after a failure of the server, changes no place.
-    for each in some(listed(server, site.origin, "room~game")):
-        mail = {"code": each["code"], "side": "answerer", "answer": "x"}
-        server.call("/answer", mail, origin=site.origin)
-    until(lambda: sorted(order()) == sorted(infos))
-    settled(infos)
-    for info in infos:
-        assert most_peers(pages[info]) <= places - 1
-        assert happened(pages[info], "error", "close") == []
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 /** A server in memory, and connections to peers in this process: as much of both as pairing and rooms use. */
 
 import { refused } from "../../../tornado_signal/web/client/errors.js";
+import { room } from "../../../tornado_signal/web/client/room.js";
 import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
 import { onAbort } from "../../../tornado_signal/web/client/timing.js";
 import "./virtual_time.js";
@@ -106,6 +107,22 @@ export class LinkedConnection extends FakeConnection {
     for (const channel of this.#channels) channel.close();
   }
 }
+
+/** The options of pages of the fake server. */
+export const PAGE = { url: "https://server", RTCPeerConnection: LinkedConnection };
+
+/** Wait for an event. */
+export const next = (target, name) => new Promise((resolve) => target.addEventListener(name, resolve, { once: true }));
+
+/** Make a page enter the room of a test. `failures` are the codes of its errors, or the errors themselves. */
+export function enter(info, options = {}) {
+  const entered = room("test", { ...PAGE, info, ...options });
+  entered.failures = [];
+  entered.addEventListener("error", ({ error }) => entered.failures.push(error.code ?? error));
+  return entered;
+}
+
+export const leave = (...rooms) => Promise.all(rooms.map((each) => each.leave()));
 
 /** Makes all clients use it, without a network. */
 export class FakeServer {

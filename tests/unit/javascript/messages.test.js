@@ -52,6 +52,19 @@ test("nothing is split for a client that does not announce it", async () => {
   }
 });
 
+test("a message of more than 64 MiB is an error of the sender", async () => {
+  const { channel, messages } = make(2 ** 26);
+  const most = 2 ** 26;
+  const large = [new ArrayBuffer(most + 1), new Blob([new Uint8Array(most + 1)]), "\u00e4".repeat(most / 2 + 1)];
+  for (const data of [...large, "x".repeat(most + 1), { text: "x".repeat(most) }]) {
+    await assert.rejects(
+      send(data, () => [{ messages }]),
+      { code: "message-too-large" },
+    );
+  }
+  assert.deepEqual(channel.sent, []);
+});
+
 test("a member that announces a tiny limit does not silence the others", () => {
   for (const joins of [undefined, 1, 1e9]) {
     const [tiny, other] = [make(joins, 1), make(joins)];

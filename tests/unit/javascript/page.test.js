@@ -6,14 +6,12 @@ import { test } from "node:test";
 const page = new EventTarget();
 globalThis.addEventListener = page.addEventListener.bind(page);
 globalThis.removeEventListener = page.removeEventListener.bind(page);
-const { FakeServer, LinkedConnection } = await import("./fake_server.js");
-const { room } = await import("../../../tornado_signal/web/client/room.js");
+const { enter, FakeServer, leave, next } = await import("./fake_server.js");
 
 test("a page that is closed withdraws its beacon and ends its connections at once", async () => {
   const server = new FakeServer();
-  const options = { url: "https://server", RTCPeerConnection: LinkedConnection };
-  const rooms = ["alice", "bob"].map((info) => room("test", { ...options, info }));
-  await Promise.all(rooms.map((each) => new Promise((resolve) => each.addEventListener("join", resolve))));
+  const rooms = ["alice", "bob"].map((info) => enter(info));
+  await Promise.all(rooms.map((each) => next(each, "join")));
   const connections = rooms.map(({ peers }) => [...peers.values()][0].peerConnection);
   assert.equal(server.sessions.size, 2);
   page.dispatchEvent(new Event("pagehide"));
@@ -26,7 +24,7 @@ test("a page that is closed withdraws its beacon and ends its connections at onc
     rooms.map(({ peers }) => peers.size),
     [0, 0],
   );
-  await Promise.all(rooms.map((each) => each.leave()));
+  await leave(...rooms);
 });
 
 test("the secret of a tab is locked while the page is shown", async () => {

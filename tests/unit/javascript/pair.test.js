@@ -2,20 +2,18 @@ import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { join, pair } from "../../../tornado_signal/web/client/connect.js";
 import { refused, unreachable } from "../../../tornado_signal/web/client/errors.js";
-import { listedHere } from "../../../tornado_signal/web/client/link.js";
 import { publish } from "../../../tornado_signal/web/client/publish.js";
+import { listedHere } from "../../../tornado_signal/web/client/session.js";
 import { PAIR_MS } from "../../../tornado_signal/web/client/timing.js";
-import { FakeServer, LinkedConnection } from "./fake_server.js";
+import { FakeServer, LinkedConnection, next, PAGE } from "./fake_server.js";
 
 const TOPIC = "pair~test";
 let server;
 beforeEach(() => (server = new FakeServer()));
 
-const page = (options = {}) => pair("test", { url: "https://server", RTCPeerConnection: LinkedConnection, ...options });
+const page = (options = {}) => pair("test", { ...PAGE, ...options });
 
-const call = (topic, options) =>
-  join(topic, { url: "https://server", RTCPeerConnection: LinkedConnection, ...options });
-const once = (target, name) => new Promise((resolve) => target.addEventListener(name, resolve, { once: true }));
+const call = (topic, options) => join(topic, { ...PAGE, ...options });
 
 /** Fail the next calls of a method of the server. */
 function fail(name, ...errors) {
@@ -51,6 +49,17 @@ test("the second page answers the offer of the first", async () => {
 
 test("two pages that publish at once become one pair", async () => {
   await assertPaired(page(), page());
+});
+
+test("the fifth of five pages waits for a sixth", async () => {
+  const pages = Array.from({ length: 5 }, () => page());
+  const paired = [];
+  for (const each of pages) each.then((connection) => paired.push(connection));
+  while (paired.length < 4 || server.listed(TOPIC).length !== 1) await new Promise(setImmediate);
+  assert.equal(new Set(paired.map(({ code }) => code)).size, 2);
+  assert.equal((await page()).side, "answerer");
+  await Promise.all(pages);
+  assert.equal(new Set(paired.map(({ code }) => code)).size, 3);
 });
 
 test("an offer that another page has answered is passed over", async () => {
@@ -105,30 +114,29 @@ test("a mistake in `rtc` or in a function of the page ends the call with its err
   for (const options of [{ prepare: fail }, { RTCPeerConnection: Refusing }, { onstep: fail }]) {
     const expected = options.RTCPeerConnection ? { code: "rtc-failed", cause: mistake } : mistake;
     await assert.rejects(page(options), expected);
-    const published = publish("test", { url: "https://server", RTCPeerConnection: LinkedConnection, ...options });
-    const [{ error }] = await Promise.all(["error", "close"].map((name) => once(published, name)));
+    const published = publish("test", { ...PAGE, ...options });
+    const [{ error }] = await Promise.all(["error", "close"].map((name) => next(published, name)));
     assert.equal(error.cause ?? error, mistake);
   }
-  const waiting = publish("lobby", { url: "https://server", RTCPeerConnection: LinkedConnection });
+  const waiting = publish("lobby", PAGE);
   while (!server.listed("lobby").length) await new Promise(setImmediate);
   await assert.rejects(call("lobby", { choose: fail }), mistake);
   waiting.close();
 });
 
 test("pages with the same info find each other, and not themselves", { timeout: 5000 }, async () => {
-  const options = { url: "https://server", RTCPeerConnection: LinkedConnection, info: "Guest" };
+  const options = { ...PAGE, info: "Guest" };
   const published = publish("lobby", options);
   while (!server.listed("lobby").length) await new Promise(setImmediate);
   assert.equal(await call("lobby", { info: "Guest", wait: false }), null);
   listedHere.clear(); // as on another page
-  const [{ connection }] = await Promise.all([once(published, "connection"), call("lobby", { info: "Guest" })]);
+  const [{ connection }] = await Promise.all([next(published, "connection"), call("lobby", { info: "Guest" })]);
   assert.equal(connection.info, "Guest");
   published.close();
 });
 
 test("offers that make no connection are skipped", { timeout: 5000 }, async () => {
-  const options = { url: "https://server", RTCPeerConnection: LinkedConnection };
-  const published = publish("lobby", { ...options, info: "alice" });
+  const published = publish("lobby", { ...PAGE, info: "alice" });
   while (!server.listed("lobby").length) await new Promise(setImmediate);
   for (const offer of ["no JSON", "null", '{"type": "offer"}']) server.offer("lobby", { info: "mallory", offer });
   const failures = [];
@@ -141,14 +149,29 @@ test("offers that make no connection are skipped", { timeout: 5000 }, async () =
 });
 
 test("five peers that join one publisher at once all connect before an attempt times out", async () => {
-  const published = publish("lobby", { url: "https://server", RTCPeerConnection: LinkedConnection, info: "alice" });
+  const secrets = new Set();
+  const { offer } = server;
+  server.offer = (topic, fields) => {
+    secrets.add(fields.secret);
+    return offer.call(server, topic, fields);
+  };
+  const published = publish("lobby", { ...PAGE, info: "alice" });
   while (!server.listed("lobby").length) await new Promise(setImmediate);
   listedHere.clear(); // as on another page
   const beganMs = performance.now();
   published.addEventListener("error", ({ error }) => assert.fail(error));
-  await Promise.all(Array.from({ length: 5 }, () => call("lobby", { info: "Guest" })));
+  const steps = [];
+  const onstep = (name) => steps.push(name);
+  const joined = await Promise.all(Array.from({ length: 5 }, () => call("lobby", { info: "Guest", onstep })));
   assert.ok(performance.now() - beganMs < PAIR_MS);
+  for (const name of ["peers", "trying", "answer", "accepted", "connected", "open"])
+    assert.ok(steps.includes(name), name);
+  while (server.listed("lobby").length !== 1) await new Promise(setImmediate);
+  assert.equal(secrets.size, 6); // one for each session, and the next one is listed
+  assert.ok([...secrets].every((each) => each.length >= 16));
   published.close();
+  while (server.listed("lobby").length) await new Promise(setImmediate);
+  assert.deepEqual(new Set(joined.map(({ channel }) => channel.readyState)), new Set(["open"]));
 });
 
 test("channels that a page opens before are not taken for the connection's", { timeout: 5000 }, async () => {

@@ -5,9 +5,8 @@ import { beforeEach, test } from "node:test";
 import { join } from "../../../tornado_signal/web/client/connect.js";
 import { refused } from "../../../tornado_signal/web/client/errors.js";
 import { publish } from "../../../tornado_signal/web/client/publish.js";
-import { room } from "../../../tornado_signal/web/client/room.js";
 import { PAIR_MS } from "../../../tornado_signal/web/client/timing.js";
-import { FakeServer, LinkedConnection } from "./fake_server.js";
+import { enter, FakeServer, LinkedConnection, leave, next, PAGE } from "./fake_server.js";
 
 let server, reports;
 beforeEach(() => {
@@ -17,22 +16,14 @@ beforeEach(() => {
   server.report = (report) => void reports.push(report);
 });
 
-const next = (target, name) => new Promise((resolve) => target.addEventListener(name, resolve, { once: true }));
 const soon = () => new Promise((resolve) => setTimeout(resolve, 1));
 
-function enter(info, RTCPeerConnection = LinkedConnection) {
-  const entered = room("test", { url: "https://server", info, RTCPeerConnection });
-  entered.addEventListener("error", ({ error }) => error);
-  return entered;
-}
-
-async function meet(...parameters) {
-  const rooms = [enter("alice", ...parameters), enter("bob", ...parameters)];
+async function meet(options) {
+  const rooms = [enter("alice", options), enter("bob", options)];
   await Promise.all(rooms.map((each) => next(each, "join")));
   await soon();
   return rooms;
 }
-const leave = (rooms) => Promise.all(rooms.map((each) => each.leave()));
 
 const RELAY = { candidateType: "relay", protocol: "udp", relayProtocol: "tls", address: "192.0.2.7" };
 const STATS = {
@@ -51,7 +42,7 @@ for (const [name, stats, kinds] of [
     class Connection extends LinkedConnection {
       getStats = async () => stats && new Map(Object.entries(stats));
     }
-    await leave(await meet(Connection));
+    await leave(...(await meet({ RTCPeerConnection: Connection })));
     const report = { outcome: "connected", ...kinds };
     const sent = JSON.parse(JSON.stringify(reports)); // without what is undefined
     assert.deepEqual(
@@ -70,10 +61,10 @@ test("reports are sent only where the server wants them, and a refused one chang
   const message = next(rooms[1], "message");
   rooms[0].send("hello");
   assert.equal((await message).data, "hello");
-  await leave(rooms);
+  await leave(...rooms);
   assert.deepEqual(reports, ["refused", "refused"]);
   delete server.iceServers;
-  await leave(await meet());
+  await leave(...(await meet()));
   assert.equal(reports.length, 2);
 });
 
@@ -89,14 +80,14 @@ test("an attempt of a room that does not connect is reported", async () => {
   class Deaf extends LinkedConnection {
     async addIceCandidate() {}
   }
-  const rooms = [enter("alice", Deaf), enter("bob", Deaf)];
+  const rooms = [enter("alice", { RTCPeerConnection: Deaf }), enter("bob", { RTCPeerConnection: Deaf })];
   await assertFailed();
-  await leave(rooms);
+  await leave(...rooms);
 });
 
 test("`publish` and `join` report as well", async () => {
   const stop = new AbortController();
-  const options = { url: "https://server", RTCPeerConnection: LinkedConnection, signal: stop.signal };
+  const options = { ...PAGE, signal: stop.signal };
   const publication = publish("topic", options);
   await Promise.all([join("topic", { ...options, info: "bob" }), next(publication, "connection")]);
   await soon();
@@ -131,7 +122,7 @@ test("an ICE restart uses servers that are renewed before their passwords expire
       this.need();
     }
   }
-  const rooms = await meet(Connection);
+  const rooms = await meet({ RTCPeerConnection: Connection });
   const connections = rooms
     .sort((one, other) => (one.id < other.id ? -1 : 1))
     .map(({ peers }) => [...peers.values()][0].peerConnection);
@@ -150,5 +141,5 @@ test("an ICE restart uses servers that are renewed before their passwords expire
       [1, true],
     ],
   );
-  await leave(rooms);
+  await leave(...rooms);
 });

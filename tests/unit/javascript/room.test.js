@@ -1,20 +1,13 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { refused, unreachable } from "../../../tornado_signal/web/client/errors.js";
+import { join } from "../../../tornado_signal/web/client/publish.js";
 import { room } from "../../../tornado_signal/web/client/room.js";
 import { PAIR_MS } from "../../../tornado_signal/web/client/timing.js";
-import { FakeServer, LinkedConnection } from "./fake_server.js";
+import { enter, FakeServer, leave as leaveAll, next, PAGE } from "./fake_server.js";
 
 let server;
 beforeEach(() => (server = new FakeServer()));
-
-const failures = []; // what the rooms of a test report
-function enter(info) {
-  const entered = room("test", { url: "https://server", info, RTCPeerConnection: LinkedConnection });
-  entered.addEventListener("error", ({ error }) => failures.push(error));
-  return entered;
-}
-const next = (target, name) => new Promise((resolve) => target.addEventListener(name, resolve, { once: true }));
 
 async function assertConnected(alice, bob) {
   const joined = await Promise.all([next(alice, "join"), next(bob, "join")]);
@@ -29,8 +22,8 @@ async function assertConnected(alice, bob) {
 }
 
 async function leave(...rooms) {
-  for (const each of rooms) await each.leave();
-  assert.deepEqual(failures.splice(0), []);
+  await leaveAll(...rooms);
+  for (const { failures } of rooms) assert.deepEqual(failures, []);
 }
 
 test("two members are connected, and one that leaves is reported", async () => {
@@ -42,6 +35,29 @@ test("two members are connected, and one that leaves is reported", async () => {
   assert.equal(bob.peers.size, 0);
   await leave(bob);
   assert.equal(server.sessions.size, 0);
+});
+
+test("a room and the offers under its topic are separate", async () => {
+  const alice = enter("alice");
+  await alice.ready;
+  const steps = [];
+  const onstep = (...step) => steps.push(step);
+  const options = { ...PAGE, wait: false, onstep };
+  assert.equal(await join("test", options), null);
+  assert.deepEqual(steps, [["peers", 0]]);
+  await leave(alice);
+});
+
+test("an offer that a connection cannot use makes another connection", async () => {
+  const [alice, bob] = [enter("alice"), enter("bob")];
+  await assertConnected(alice, bob);
+  const [one, other] = [alice, bob].map(({ peers }) => [...peers.values()][0].peerConnection);
+  one.setRemoteDescription = () => Promise.reject(new Error("no"));
+  const again = [alice, bob].flatMap((each) => [next(each, "leave"), next(each, "join")]);
+  other.need();
+  await Promise.all(again);
+  assert.notEqual([...alice.peers.values()][0].peerConnection, one);
+  await leave(alice, bob);
 });
 
 test("ten members that enter together are connected at the first attempt", async () => {
@@ -59,12 +75,11 @@ test("`ready` and `closed` follow the room, and reject with what closes it", asy
   await alice.ready;
   assert.equal(alice.listed, true);
   await Promise.all([alice.leave(), alice.closed]);
-  const options = { url: "https://server", RTCPeerConnection: LinkedConnection };
-  const stopped = room("test", { ...options, signal: stop.signal });
+  const stopped = room("test", { ...PAGE, signal: stop.signal });
   stop.abort(new Error("enough"));
-  const left = room("test", options);
+  const left = room("test", PAGE);
   left.leave();
-  const refusedRoom = room("test", { ...options, password: "" });
+  const refusedRoom = room("test", { ...PAGE, password: "" });
   refusedRoom.addEventListener("error", ({ error }) => error);
   await assert.rejects(stopped.ready, { message: "enough" });
   await assert.rejects(left.ready, { code: "room-left" });
@@ -113,17 +128,16 @@ test("an error that nobody reads is written to the console, with its code and wh
   const written = [];
   for (const name of ["error", "warn"])
     context.mock.method(console, name, (text, error) => written.push([name, text, error.code]));
-  const options = { url: "https://server", RTCPeerConnection: LinkedConnection };
   server.offer = () => {
     server.offer = FakeServer.prototype.offer;
     throw unreachable("https://server");
   };
-  const silent = room("test", options);
+  const silent = room("test", PAGE);
   await silent.ready;
   await silent.leave();
-  const refusedRoom = room("test", { ...options, password: "" });
+  const refusedRoom = room("test", { ...PAGE, password: "" });
   await refusedRoom.closed;
-  const read = room("test", { ...options, password: "" });
+  const read = room("test", { ...PAGE, password: "" });
   read.addEventListener("error", ({ error }) => error);
   await read.closed;
   const where = "(docs/browser-client.md#errors)";
@@ -191,7 +205,7 @@ test("simultaneous offers of two members end with that of the leading one", { ti
 
 test("a password that is missing or empty opens no room", async () => {
   for (const password of [undefined, null, "", 7]) {
-    const refused = room("test", { url: "https://server", RTCPeerConnection: LinkedConnection, password });
+    const refused = room("test", { ...PAGE, password });
     const [{ error }] = await Promise.all([next(refused, "error"), next(refused, "close")]);
     assert.equal(error.code, "password-invalid");
   }

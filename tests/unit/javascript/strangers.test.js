@@ -6,13 +6,12 @@ import { heed, Messages } from "../../../tornado_signal/web/client/data.js";
 import { refused } from "../../../tornado_signal/web/client/errors.js";
 import { receiveFile } from "../../../tornado_signal/web/client/files.js";
 import { Identity, scopeOf, seal, VERSION } from "../../../tornado_signal/web/client/identity.js";
-import { Link } from "../../../tornado_signal/web/client/link.js";
 import { named } from "../../../tornado_signal/web/client/named.js";
 import { Negotiation } from "../../../tornado_signal/web/client/negotiation.js";
-import { room } from "../../../tornado_signal/web/client/room.js";
+import { SessionLink } from "../../../tornado_signal/web/client/session.js";
 import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
 import { read } from "../../../tornado_signal/web/client/text.js";
-import { FakeServer, LinkedConnection } from "./fake_server.js";
+import { enter, FakeServer, LinkedConnection, leave } from "./fake_server.js";
 
 const TOPIC = "room~test";
 const SCOPE = scopeOf("", TOPIC);
@@ -64,13 +63,6 @@ function variants(value) {
 let server;
 beforeEach(() => (server = new FakeServer()));
 
-function enter(info, options = {}) {
-  const entered = room("test", { url: "https://server", info, RTCPeerConnection: LinkedConnection, ...options });
-  entered.failures = [];
-  entered.addEventListener("error", ({ error }) => entered.failures.push(error.code ?? error));
-  return entered;
-}
-
 async function until(reached, boundMs = 20_000) {
   for (const endMs = Date.now() + boundMs; !(await reached()); ) {
     assert.ok(Date.now() < endMs, `not in time: ${reached}`);
@@ -84,7 +76,6 @@ const others = ({ peers }) =>
     .join();
 const list = (offer, info = "stranger") => server.offer(TOPIC, { info, offer }).code;
 const beaconOf = (info) => server.listed(TOPIC).find((each) => each.info === info);
-const leave = (...rooms) => Promise.all(rooms.map((each) => each.leave()));
 /** A beacon's fields, as if it had just been made. */
 const beacon = (id, fields) => ({ v: VERSION, id, at: 1, now: Date.now(), ...fields });
 
@@ -154,7 +145,13 @@ test("candidates and answers of a session with any value at any place only fail 
       cursor: "1",
     });
     const options = { RTCPeerConnection: LinkedConnection };
-    const link = new Link(client, "offerer", { iceServers: [], until: 0 }, options, new AbortController().signal);
+    const link = new SessionLink(
+      client,
+      "offerer",
+      { iceServers: [], until: 0 },
+      options,
+      new AbortController().signal,
+    );
     await link.peerConnection.setLocalDescription(await link.describe());
     assert.equal(await link.news(), true);
     assert.ok(["undefined", "string"].includes(typeof link.info));
@@ -346,6 +343,40 @@ test("copies and dead members keep no place, and connected members keep theirs",
     [],
   );
   await leave(alice, carol, dora);
+});
+
+test("the first members to enter have the places, and one that enters again is the last", async () => {
+  const rooms = new Map();
+  let most = 0;
+  const come = async (info) => {
+    const entered = enter(info, { max: 2 });
+    entered.addEventListener("join", () => (most = Math.max(most, entered.peers.size)));
+    rooms.set(info, entered);
+    await until(() => beaconOf(info));
+  };
+  const settled = async (order) => {
+    for (const [place, info] of [...order].entries()) {
+      const expected = place < 2 ? order[1 - place] : "";
+      await until(() => others(rooms.get(info)) === expected && rooms.get(info).full === place > 1);
+    }
+  };
+  for (const info of "abcde") await come(info);
+  await settled("abcde");
+  await rooms.get("b").leave();
+  await come("b");
+  await settled("acdeb");
+  const before = server.listed(TOPIC).map(({ code }) => code);
+  for (const code of before) server.answer(code, "x"); // each member publishes another beacon, which changes no place
+  await until(() => server.listed(TOPIC).length === 5);
+  await settled("acdeb");
+  await rooms.get("a").leave();
+  await settled("cdeb");
+  assert.equal(most, 1);
+  assert.deepEqual(
+    [...rooms.values()].flatMap(({ failures }) => failures),
+    [],
+  );
+  await leave(...rooms.values());
 });
 
 test("a late attempt that is connected is not ended for one with a dead member", async () => {

@@ -25,7 +25,15 @@ test("mistakes in the options are errors at the call", async () => {
   for (const origin of ["", "https://a.example/", "https://a.example/path", "a.example"]) {
     fails("invalid-origin", () => new SignalClient("https://server", { origin }));
   }
-  fails("invalid-url", () => new SignalClient("wss://server"));
+  for (const url of ["127.0.0.1:3000", "localhost:3000", "signal.example", "wss://server"]) {
+    const expected = { code: "invalid-url", message: new RegExp(`"${url}".*http://`) };
+    assert.throws(() => new SignalClient(url), expected);
+    assert.throws(() => room("lobby", { ...options, url }), expected);
+    await assert.rejects(pair("lobby", { ...options, url }), expected);
+  }
+  for (const url of ["/", "/signal", "../", ".", "", "HTTPS://signal.example"]) {
+    assert.equal(new SignalClient(url).url, url.replace(/\/$/, ""));
+  }
   const turn = { urls: ["stun:a", "TURNS:b"], username: "u" };
   const wrong = ["stun:a", {}, [null], [{ url: "stun:a" }], [{ urls: [] }], [{ urls: ["stun:a", "b"] }], [turn]];
   for (const iceServers of wrong) {
