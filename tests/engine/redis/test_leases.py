@@ -1,11 +1,12 @@
 """Held offers of a process that is gone, on Redis."""
 
 import asyncio
+import functools
 import time
 
 import pytest
 from support.redis_servers import KINDS, RedisServer
-from support.stores import redis_store
+from support.stores import open_on
 
 from tornado_signal.errors import SessionNotFound
 from tornado_signal.redis.client import RedisClient
@@ -22,10 +23,7 @@ def node(request):
     server.kill()
 
 
-async def open_on(node):
-    store = redis_store([(node.host, node.port)], timeout_ms=300_000, hold_grace_ms=GRACE_MS)
-    await store.open()
-    return store
+open_one = functools.partial(open_on, timeout_ms=300_000, hold_grace_ms=GRACE_MS)
 
 
 async def stop_beating(store):
@@ -44,7 +42,7 @@ async def test_offers_held_by_a_dead_process_are_withdrawn(node, under, until, m
     monkeypatch.setattr(leases, "BEAT_S", 0.2)
     monkeypatch.setattr(leases, "PIECE", 3)
     monkeypatch.setattr(RedisClient, "now_ms", lambda *_: time.time_ns() // 10**6)  # exactly the node's clock
-    gone, other = await open_on(node), await open_on(node)
+    gone, other = await open_one(node), await open_one(node)
     one, two = under(gone), under(other)
     held = [await one.create(lease=gone.process_id + bytes(3) + bytes([number])) for number in range(10)]
     free, answered, taken, own = (
@@ -81,7 +79,7 @@ async def test_offers_held_by_a_dead_process_are_withdrawn(node, under, until, m
 
 async def test_first_held_offer_is_recorded_although_the_heartbeat_fails(node, under, until, monkeypatch):
     monkeypatch.setattr(leases, "BEAT_S", 0.2)
-    gone, other = await open_on(node), await open_on(node)
+    gone, other = await open_one(node), await open_one(node)
     node.ask("SET", "tornado-signal:processes", "no sorted set")
     code = await under(gone).create(lease=gone.process_id + b"more")
     assert node.ask("ZCARD", f"tornado-signal:held:{gone.process_id.hex()}") == 1
@@ -97,7 +95,7 @@ async def test_first_held_offer_is_recorded_although_the_heartbeat_fails(node, u
 
 async def test_outage_keeps_offers_held_by_living_processes(node, under, monkeypatch):
     monkeypatch.setattr(leases, "BEAT_S", 0.2)
-    stores = [await open_on(node) for _ in range(3)]
+    stores = [await open_one(node) for _ in range(3)]
     one = under(stores[0])
     codes = {await under(store).create(lease=store.process_id + b"more") for store in stores}
     node.ask("CLIENT", "PAUSE", 2000, "ALL")  # for longer than all beats and the grace period
@@ -118,7 +116,7 @@ def slowly(release):
 async def test_release_for_a_dead_process_costs_no_live_offer(node, under, until, monkeypatch):
     monkeypatch.setattr(leases, "BEAT_S", 0.2)
     monkeypatch.setattr(leases, "PIECE", 1)
-    gone, *living = [await open_on(node) for _ in range(4)]
+    gone, *living = [await open_one(node) for _ in range(4)]
     for number in range(40):
         await under(gone).create(lease=gone.process_id + number.to_bytes(4, "big"))
     for store in living:
@@ -145,7 +143,7 @@ async def test_release_for_a_dead_process_costs_no_live_offer(node, under, until
 async def test_lost_claim_ends_the_release(node, under, until, monkeypatch):
     monkeypatch.setattr(leases, "BEAT_S", 0.2)
     monkeypatch.setattr(leases, "PIECE", 1)
-    gone, other = await open_on(node), await open_on(node)
+    gone, other = await open_one(node), await open_one(node)
     for number in range(3):
         await under(gone).create(lease=gone.process_id + number.to_bytes(4, "big"))
     claim = f"tornado-signal:claim:{gone.process_id.hex()}"

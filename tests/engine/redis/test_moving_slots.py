@@ -146,25 +146,25 @@ class Writers:
     """
 
     def __init__(self, one, number):
-        self.listed, self.answered, self.acknowledged, self.refused = set(), set(), 0, 0
+        self.listed, self.answered, self.refused = set(), set(), 0
         self.tasks = [asyncio.create_task(self.write(one)) for _ in range(number)]
 
     async def write(self, one):
         while True:
             try:
                 code = await one.create()
-                self.acknowledged += 1
                 await one.answer(code)
-                self.acknowledged += 1
                 self.answered.add(code)
                 self.listed.add(await one.create())
-                self.acknowledged += 1
             except Unavailable:
                 self.refused += 1
 
+    def done(self):
+        return len(self.answered) + len(self.listed) + self.refused
+
     async def wait_for(self, number):
-        wanted = self.acknowledged + self.refused + number
-        while self.acknowledged + self.refused < wanted:
+        wanted = self.done() + number
+        while self.done() < wanted:
             assert not any(task.done() for task in self.tasks)
             await asyncio.sleep(0.01)
 
