@@ -5,6 +5,7 @@ One test takes all steps, in one machine: each leaves the service running for th
 
 import configparser
 import contextlib
+import faulthandler
 import json
 import re
 import shutil
@@ -24,6 +25,7 @@ from support.waiting import until
 ORIGIN = "https://app.example"
 ADMIN = "Environment=TORNADO_SIGNAL_ADMIN_PORT=3001"
 BOUND_S = 30
+STEP_S = 900
 SOURCE = "/srv/tornado-signal"
 SERVICE, SOCKET = "tornado-signal.service", "tornado-signal.socket"
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/srv/wheels"}
@@ -47,7 +49,7 @@ WRONG = {
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.needs("root", "systemd-nspawn", "git", "curl", "ps", "redis-server"),
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
 ]
 
 
@@ -473,4 +475,5 @@ STEPS = (
 
 def test_life_of_the_service(machine):
     for step in STEPS:
+        faulthandler.dump_traceback_later(STEP_S, exit=True)  # each step has the time of a test on a busy machine
         step(machine)
