@@ -8,6 +8,7 @@ import functools
 import gc
 import logging
 import socket
+import sys
 import types
 
 import pytest
@@ -55,6 +56,16 @@ def logged_errors(caplog):
         return error_types
 
     return take
+
+
+async def test_handler_may_use_a_task_group(service, serve_root):
+    async def get(call):
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(asyncio.sleep(0, number)) for number in range(3)]
+        return {"sum": sum(task.result() for task in tasks)}
+
+    serve_root(get)
+    assert (await service.raw(GET_ROOT)).json == {"sum": 3}
 
 
 async def fail_in_a_task_group(call):
@@ -207,6 +218,27 @@ async def test_response_that_is_not_read_is_freed(target, disconnect, start_serv
     assert service.shared.running == 0
 
 
+async def test_listing_generator_is_closed_when_the_client_disconnects(service):
+    for number in range(60):
+        await service.offer(offer=chr(97 + number % 26) * 200_000)
+    hooks = sys.get_asyncgen_hooks()
+    started, abandoned = [], []
+
+    def noting(names, hook):
+        return lambda generator: (names.append(generator.ag_code.co_name), hook(generator))
+
+    sys.set_asyncgen_hooks(noting(started, hooks.firstiter), noting(abandoned, hooks.finalizer))
+    try:
+        for _ in range(5):
+            await disconnect_midway(service, "/lobby/sessions", reset)
+        await until(lambda: not service.shared.running)
+        gc.collect()
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
+    assert started.count("sessions") == 5
+    assert "sessions" not in abandoned
+
+
 @pytest.fixture
 def garbage(uncollected):
     """A function that returns the package's objects in reference cycles, whose collection would pause the server."""
@@ -301,6 +333,17 @@ async def test_slow_reader_does_not_delay_other_clients(service):
         late = (await slow.receive()).json["sessions"]
     infos = [session["info"] for session in late if session["code"] != code]
     assert infos == [str(number) for number in range(399, -1, -1)]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_client_that_disconnects_during_a_listing_does_not_delay_the_drain(service):
+    await fill(service)
+    async with service.connect() as client:
+        await client.send(head("GET", "/lobby/sessions", with_origin(ORIGIN)))
+        await client.reader.read(100_000)
+        client.writer.transport.abort()
+    assert len(await service.sessions()) == 400
+    await asyncio.wait_for(service.shared.drain(), 20)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
