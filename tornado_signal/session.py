@@ -174,6 +174,9 @@ def changes_answer(current: Answer | None, answer: str) -> bool:
     return current is None
 
 
+SIDE_BODIES: Final = 4
+"""The data of one side of a session is limited to this many bodies of the maximum size."""
+
 LEASE_BYTES: Final = 12
 MAX_LEASES: Final = 16  # per offer; the oldest are dropped
 MIN_HELD_MS: Final = 40_000  # minimum lifetime of a held offer after a renewal; it bounds the work of renewing many

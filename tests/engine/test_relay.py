@@ -36,7 +36,7 @@ async def result_of(value):
 
 def make_store(backend, prefix):
     addresses = [("127.0.0.1", int(port)) for port in re.findall(":([0-9]+)", server(backend == "cluster").address)]
-    return redis_store(addresses, prefix=prefix, timeout_ms=1000)
+    return redis_store(addresses, prefix=prefix, session_timeout_ms=1000)
 
 
 @pytest.fixture(params=["memory", "redis", "cluster"])

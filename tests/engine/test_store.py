@@ -8,7 +8,7 @@ from support.stores import TIMEOUT_MS, on_every_engine, sweep
 
 from tornado_signal.errors import AlreadyAnswered, SessionNotFound, StalePosition, TooMany, Unavailable
 from tornado_signal.session import MAX_LEASES, Reason, SessionPosition, Side
-from tornado_signal.stores.quotas import Quotas
+from tornado_signal.settings.settings import Settings
 
 ORIGIN, OTHER = "https://one.example", "https://two.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
@@ -246,7 +246,7 @@ async def test_positions_of_another_store_are_recognised(open_store, under):
 
 @on_every_engine
 async def test_quota_of_an_origin(open_store, under, engine, clock):
-    store = await open_store(quotas=Quotas(sessions_per_origin=8))
+    store = await open_store(max_sessions_per_origin=8)
     one, other = under(store), under(store, OTHER)
 
     async def filled(*topics):
@@ -267,23 +267,23 @@ async def test_quota_of_an_origin(open_store, under, engine, clock):
 
 
 async def test_changed_quotas_apply_immediately(opened):
-    store, one = await opened(quotas=Quotas(sessions_per_origin=1, candidates=1))
+    store, one = await opened(max_sessions_per_origin=1, max_candidates=1)
     code = await one.create("topic")
     await one.add(code, OFFERER, "c")
     for refused in (one.create("topic"), one.add(code, OFFERER, "d")):
         with pytest.raises(TooMany):
             await refused
-    store.allow(Quotas(sessions_per_origin=3, candidates=2))
+    store.use(Settings(max_sessions_per_origin=3, max_candidates=2))
     await one.create("topic")
     await one.add(code, OFFERER, "d")
-    store.allow(Quotas(sessions_per_origin=2))
+    store.use(Settings(max_sessions_per_origin=2))
     with pytest.raises(TooMany):
         await one.create("topic")
     await one.add(code, OFFERER, "e")
 
 
 async def test_both_sides_have_the_same_candidate_quota(opened):
-    _, one = await opened(quotas=Quotas(candidates=10))
+    _, one = await opened(max_candidates=10)
     code = await one.create()
     await one.add(code, OFFERER, *"0123456789")
     await one.add(code, ANSWERER, *"01234567")
@@ -298,10 +298,10 @@ async def test_both_sides_have_the_same_candidate_quota(opened):
 
 
 async def test_quota_of_bytes_per_side(opened, restarted):
-    store, one = await opened(quotas=Quotas(side_bytes=1000))
+    store, one = await opened(max_body_bytes=250)
     code = await one.create(offer="o" * 600)
     await one.add(code, OFFERER, "c" * 200, "é" * 50)
-    store, one = await restarted(store, quotas=Quotas(side_bytes=1000))
+    store, one = await restarted(store, max_body_bytes=250)
     await one.add(code, OFFERER, "c" * 99)
     with pytest.raises(TooMany) as refused:
         await one.add(code, OFFERER, "cc")

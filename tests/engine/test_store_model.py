@@ -149,7 +149,7 @@ class Model(RuleBasedStateMachine):
     def open(self, timeout_ms, by_content):
         codes = "content" if by_content else "random"
         self.timeout_ms, self.by_content = timeout_ms, by_content
-        options = {"timeout_ms": timeout_ms, "codes": codes, "hold_grace_ms": NEVER_MS}
+        options = {"session_timeout_ms": timeout_ms, "codes": codes, "hold_grace_ms": NEVER_MS}
         self.store = self.run(self.engine.open(self.name, **options))
         self.touched, self.waits = set(), {}
 

@@ -144,7 +144,7 @@ class Fuzzer:
                 service.clock.ms += STEP_MS * (sent - before)
                 if sent - swept >= SWEEP:
                     swept = sent
-                    while await service.store.table.sweep(service.clock.ms):
+                    while await service.store.sweep(service.clock.ms):
                         pass
             for _ in range(int(PATIENCE_S / LEFT_S)):
                 if not (public.state.connections or admin.state.connections):

@@ -406,6 +406,6 @@ async def test_cancelled_wait_ends_without_a_response_and_frees_its_place(servic
         assert (await client.refused("cancel", id=[]))[0] == 400
         assert service.shared.limits.waiting == 1
         service.clock.ms += TIMEOUT_MS
-        await service.store.table.sweep(service.clock.ms)
+        await service.store.sweep(service.clock.ms)
         assert (await asyncio.wait_for(other, BOUND_S))["error"]["code"] == 404
     assert not service.shared.running

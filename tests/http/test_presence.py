@@ -105,7 +105,7 @@ async def live(service, pass_time, seconds=100):
         service.clock.ms += 5000
         await pass_time(5)
         await service.get("/health")
-        await service.store.table.sweep(service.clock.ms)
+        await service.store.sweep(service.clock.ms)
 
 
 async def test_held_offer_outlives_its_ttl_although_it_is_refreshed_until_it_is_answered(start_service, pass_time):

@@ -42,7 +42,7 @@ def actions_on(service):
 
     async def expire(after_ms=TIMEOUT_MS):
         service.clock.ms += after_ms
-        while await service.store.table.sweep(service.clock.ms):
+        while await service.store.sweep(service.clock.ms):
             pass
 
     return publish, answer, withdraw, expire
@@ -301,7 +301,7 @@ async def test_session_stream_ends_when_the_session_expires_unless_it_was_refres
         assert [event.name for event in await stream.take()] == ["candidate"]
         service.clock.ms += TIMEOUT_MS - 200 if trigger == "passed" else 2 * TIMEOUT_MS
         if trigger == "swept":
-            await service.store.table.sweep(service.clock.ms)
+            await service.store.sweep(service.clock.ms)
         else:
             await service.get("/health")
             service.clock.ms += 200
@@ -517,7 +517,7 @@ async def test_streams_resume_after_disconnects_at_any_point(seed, service):
     async def pass_time():
         clock.ms += rng.choice([500, 1000, 7000])
         if rng.random() < 0.3:
-            await service.store.table.sweep(clock.ms)
+            await service.store.sweep(clock.ms)
 
     async def cut():
         await rng.choice(followers).cut()

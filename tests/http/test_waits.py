@@ -195,7 +195,7 @@ async def test_end_of_a_session_ends_the_polls_of_both_sides(end, answered, serv
     else:
         service.clock.ms += 200
     if end == "swept":
-        await service.store.table.sweep(service.clock.ms)
+        await service.store.sweep(service.clock.ms)
     for waiter in (*waiters, poll(code, reader, wait=LONG_S, since=cursor)):
         assert refused(await waiter.response()) == (404, NOT_FOUND)
 
@@ -286,7 +286,7 @@ async def test_waiting_listing_responds_to_every_kind_of_change(change, limit, s
             service.clock.ms += 150
         case "sweep":
             service.clock.ms += 150
-            await service.store.table.sweep(service.clock.ms)
+            await service.store.sweep(service.clock.ms)
     for waiter in waiters:
         result = await waiter.json()
         assert [session["code"] for session in result["sessions"]] == expected[:limit]

@@ -198,7 +198,7 @@ async def test_topic_subscription_starts_with_the_listing_and_resumes(service):
         events = [await client.event() for _ in range(2)]
         assert [(kind, data["code"]) for kind, data, _ in events] == [("gone", second), ("session", third)]
         service.clock.ms += TIMEOUT_MS
-        await service.store.table.sweep(service.clock.ms)
+        await service.store.sweep(service.clock.ms)
         assert (await client.event())[:2] == ("gone", {"code": third, "reason": "expired"})
 
 

@@ -159,6 +159,6 @@ async def test_kill_withdraws_held_offers_after_the_restart(engine, moment, tmp_
         assert {watcher.gone[code] for code in leaving} <= {"withdrawn"}
     assert server.stop() == 0
     if engine == "leveldb":
-        store = await open_leveldb(tmp_path / "data", timeout_ms=LONG_MS)
+        store = await open_leveldb(tmp_path / "data", session_timeout_ms=LONG_MS)
         check_memory(store)
         await store.close()

@@ -7,10 +7,8 @@ import re
 
 import pytest
 
-from tornado_signal.redis.client import RedisClient
-from tornado_signal.redis.connections import Credentials
-from tornado_signal.redis.nodes import Acknowledgement
 from tornado_signal.session import Removed, Side, content_code
+from tornado_signal.settings.settings import Settings
 from tornado_signal.stores.leveldb import layout, records, session_table
 from tornado_signal.stores.leveldb import store as store_module
 from tornado_signal.stores.leveldb.check import problems
@@ -28,6 +26,14 @@ TIMEOUT_MS = 1000
 BEGIN_MS = 1_700_000_000_000
 PARTITIONS = 16
 NEVER_MS = 3_600_000  # the sweep interval, because tests sweep explicitly
+UNLIMITED = {
+    "session_timeout_ms": TIMEOUT_MS,
+    "max_sessions_per_origin": 2**53,
+    "max_candidates": 2**53,
+    "max_body_bytes": 2**53,
+    "max_store_bytes": 2**53,
+    "min_free_bytes": 0,
+}
 
 
 class HandClock(Clock):
@@ -87,7 +93,7 @@ class LevelDB:
         await turns()
 
     async def sweep_some(self, store):
-        await store.table.sweep(store.now_ms())
+        await store.sweep(store.now_ms())
 
     async def holds_nothing(self, store):
         """Check that only the store's own keys are left."""
@@ -121,7 +127,7 @@ class Redis:
         # The clock of a server must not be set back.
         self._clock.ms = self._latest_ms
         # On a busy machine a node can need seconds.
-        options = {"timeout_ms": TIMEOUT_MS, "access": Credentials(timeout_s=30), **options}
+        options = {"session_timeout_ms": TIMEOUT_MS, "redis_timeout_ms": 30_000, **options}
         addresses = [("127.0.0.1", int(port)) for port in re.findall(":([0-9]+)", self._server.address)]
         prefix = f"{self._prefix}{name}:"
         store = Alternating([redis_store(addresses, prefix=prefix, **options) for _ in range(self.processes)])
@@ -171,7 +177,7 @@ class Alternating:
         self._turn = itertools.cycle(stores)
 
     def __getattr__(self, name):
-        if name in ("allow", "end_watches", "observe"):  # for all processes
+        if name in ("use", "end_watches", "observe"):  # for all processes
             return lambda *arguments: [getattr(store, name)(*arguments) for store in self.stores]
         return getattr(next(self._turn), name)
 
@@ -237,7 +243,8 @@ async def turns():
 
 async def open_leveldb(path, clock=None, **options):
     """Open a directory with the LevelDB engine, without background work."""
-    store = LevelDBStore(path, clock or Clock(), **{"timeout_ms": TIMEOUT_MS, "sweep_interval_ms": NEVER_MS, **options})
+    settings = Settings(data_dir=path, **{"sweep_interval_ms": NEVER_MS, **UNLIMITED, **options})
+    store = LevelDBStore(settings, clock or Clock())
     await store.open()
     return store
 
@@ -272,13 +279,10 @@ def _fields(record):
     return (topic, *(getattr(record, name) for name in Record.__slots__ if name != "topic"))
 
 
-def redis_store(
-    addresses, *, timeout_ms=60_000, acknowledgement=None, access=None, prefix="tornado-signal:", **options
-):
+def redis_store(addresses, *, prefix="tornado-signal:", **options):
     """Return a store on nodes of Redis, which is not open yet."""
-    acknowledgement = acknowledgement or Acknowledgement("os")
-    client = RedisClient(addresses, access=access, acknowledgement=acknowledgement, prefix=prefix)
-    return RedisStore(client, timeout_ms=timeout_ms, **options)
+    options = {**UNLIMITED, "session_timeout_ms": 60_000, "durability": "os", **options}
+    return RedisStore(Settings(store="redis", redis_nodes=addresses, redis_prefix=prefix, **options))
 
 
 async def open_on(*nodes, **options):
@@ -381,7 +385,7 @@ async def sweep(store):
                 each.watches.changed(channel)
         return []
     steps = []
-    while deleted := await store.table.sweep(store.now_ms()):
+    while deleted := await store.sweep(store.now_ms()):
         steps.append(deleted)
     return steps
 

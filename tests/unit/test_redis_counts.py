@@ -12,10 +12,9 @@ from redis.crc import key_slot as redis_slot
 from tornado_signal.redis.nodes import Acknowledgement, Pipeline
 from tornado_signal.redis.slots import key_slot
 from tornado_signal.session import MIN_HELD_MS, Reason
-from tornado_signal.stores.quotas import Quotas
 from tornado_signal.stores.redis import permissions, scripts
 from tornado_signal.stores.redis.counts import Counts
-from tornado_signal.stores.redis.partitions import KEY_NAMES, MAX_PARTITIONS, Partitions
+from tornado_signal.stores.redis.partitions import KEY_NAMES, Partitions
 
 PARTITIONS = Partitions("test:", 4)
 
@@ -28,10 +27,10 @@ def test_key_slots_match_those_of_redis_py(key):
 def test_partitions_of_an_origin_are_created_on_first_use():
     tracemalloc.start()
     try:
-        partitions = Partitions("test:", MAX_PARTITIONS)
+        partitions = Partitions("test:", 1024)
         assert partitions.of_topic("o", "topic") is partitions.of_topic("o", "topic")
         assert tracemalloc.get_traced_memory()[0] < 20_000
-        assert len(partitions.all("o")) == MAX_PARTITIONS
+        assert len(partitions.all("o")) == 1024
         assert tracemalloc.get_traced_memory()[0] > 200_000
     finally:
         tracemalloc.stop()
@@ -44,7 +43,7 @@ def make_counts(quotas, sizes):
         reads.append(origin)
         return sizes
 
-    return Counts(None, PARTITIONS, read, 1000, quotas), reads
+    return Counts(None, PARTITIONS, read, quotas), reads
 
 
 async def test_other_partitions_are_not_waited_for_far_from_the_quota(monkeypatch):
@@ -55,7 +54,7 @@ async def test_other_partitions_are_not_waited_for_far_from_the_quota(monkeypatc
         await available.wait()
         return [(1, 1)] * 4
 
-    counts = Counts(None, PARTITIONS, read, 1000, Quotas())
+    counts = Counts(None, PARTITIONS, read, Settings())
     first, *_ = PARTITIONS.all("o")
     for _ in range(3):
         assert counts.note("o", first, 1) is None
@@ -68,7 +67,7 @@ async def test_other_partitions_are_not_waited_for_far_from_the_quota(monkeypatc
 
 
 async def test_other_partitions_are_read_near_the_quota():
-    counts, reads = make_counts(Quotas(sessions_per_origin=20), [(4, 1)] * 4)
+    counts, reads = make_counts(Settings(max_sessions_per_origin=20), [(4, 1)] * 4)
     first, second, *_ = PARTITIONS.all("o")
     await counts.note("o", first, 5)
     assert counts.others("o", first) == 12
@@ -80,7 +79,7 @@ async def test_other_partitions_are_read_near_the_quota():
 
 async def test_other_partitions_are_read_more_often_near_the_quota(monkeypatch):
     monkeypatch.setattr("tornado_signal.stores.redis.counts.FRESH_S", 0)
-    counts, reads = make_counts(Quotas(sessions_per_origin=100), [(5, 1)] * 4)
+    counts, reads = make_counts(Settings(max_sessions_per_origin=100), [(5, 1)] * 4)
     first, *_ = PARTITIONS.all("o")
     await counts.note("o", first, 50)
     for expected in (1, 2, 2, 3):  # 80 sessions are left: read every second time
@@ -88,7 +87,7 @@ async def test_other_partitions_are_read_more_often_near_the_quota(monkeypatch):
         await asyncio.sleep(0)  # the read runs in parallel
         assert len(reads) == expected
     await asyncio.sleep(0)
-    counts.allow(Quotas(sessions_per_origin=30))
+    counts.use(Settings(max_sessions_per_origin=30))
     await counts.note("o", first, 5)
     assert len(reads) == 4
     await counts.close()

@@ -26,13 +26,12 @@ MAY_IMPORT = {
     "session": "errors",
     "metrics": "",
     "redis": "errors metrics system.loop hiredis",
-    "stores": "errors metrics redis session settings stores.leveldb stores.quotas stores.redis stores.watches system",
-    "stores.quotas": "",
+    "stores": "errors settings stores.leveldb stores.redis system",
     "stores.watches": "system.loop",
     "stores.leveldb": (
-        "errors metrics session stores.quotas stores.watches system system.loop plyvel plyvel_next sortedcontainers"
+        "errors metrics session settings stores.watches system system.loop plyvel plyvel_next sortedcontainers"
     ),
-    "stores.redis": ("errors metrics redis session settings stores.quotas stores.watches system.loop"),
+    "stores.redis": "errors metrics redis session settings stores.watches system system.loop",
     "relay": "errors redis system.loop",
     "auth": "errors settings system system.loop cryptography jwt",
     "limits": "errors settings",

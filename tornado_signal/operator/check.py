@@ -6,12 +6,11 @@ import os
 from ..errors import DatabaseError, OperatorError, Unavailable
 from ..settings.settings import Settings
 from ..settings.sources import load
-from ..stores import engine_of_redis, quotas_of, where
+from ..stores import engine_of_redis, where
 from ..stores.leveldb import directory
 from ..stores.leveldb.check import flaws
 from ..system import terminal
 from ..system.owner import become_owner
-from ..system.secrets import redis_passwords
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -36,8 +35,8 @@ def run(arguments: argparse.Namespace) -> None:
 async def _flaws_on_redis(settings: Settings) -> list[str]:
     with engine_of_redis():
         from ..stores.redis.check import flaws
-        from ..stores.redis.store import make_redis_store
-    store = make_redis_store(settings, quotas_of(settings), *redis_passwords(settings))
+        from ..stores.redis.store import RedisStore
+    store = RedisStore(settings)
     try:
         await store.open_to_read()
         return await flaws(store)

@@ -34,7 +34,7 @@ class Fullness:
     `store` is None for a process without one. `refusals` counts refused clients by resource.
     """
 
-    def __init__(self, store: Store | None, refusals: Counter[str]) -> None:
+    def __init__(self, store: "Store | None", refusals: Counter[str]) -> None:
         self._store = store
         self._refusals = refusals
         self._loop = asyncio.get_running_loop()

@@ -30,7 +30,7 @@ from ..service.service import Service
 from ..service.tracer import Tracer
 from ..settings.live import LiveSettings
 from ..settings.settings import Settings, merge
-from ..stores import check_files, open_store, quotas_of
+from ..stores import check_files, open_store
 from ..system import logs
 from ..system.clock import Clock, ClockWarning
 from ..system.lifecycle import CLOSED, LEAVING, SERVING, Lifecycle
@@ -229,7 +229,7 @@ class ServingProcess:
             service.authority.use(resources.keys, settings)
         service.ice = resources.ice
         self._protect_admin_listener(resources.admin_token, settings)
-        service.store.allow(quotas_of(settings))
+        service.store.use(settings)
         if service.store.shared_redis is not None:
             service.store.shared_redis.use_passwords(*resources.redis_passwords)
         service.limits.apply(settings)

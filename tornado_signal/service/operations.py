@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from ..auth import ANY
 from ..errors import InvalidParameter, PathNotFound, Unavailable
-from ..session import OFFERER, SessionPosition, Side, utf8_length
+from ..session import OFFERER, SIDE_BODIES, SessionPosition, Side, utf8_length
 from ..settings.settings import Settings
-from ..stores import SIDE_BODIES
 from . import wire
 from .covered_topics import covered_topics
 from .cursors import cursor_scope, format_cursor, parse_cursor, parse_session_cursor

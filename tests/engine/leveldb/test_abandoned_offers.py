@@ -10,7 +10,7 @@ OLD, NEW = b"of the past.", b"of this one."
 
 async def test_offers_of_an_earlier_process_are_withdrawn_unless_held_again(tmp_path, until, monkeypatch):
     monkeypatch.setattr(leveldb, "COME_BACK_S", 0.3)
-    options = {"timeout_ms": 300_000, "hold_grace_ms": 100, "codes": "content"}
+    options = {"session_timeout_ms": 300_000, "hold_grace_ms": 100, "codes": "content"}
     store = await open_leveldb(tmp_path / "data", **options)
     one = Under(store, ORIGIN)
     for text in ("left", "back", "again"):
@@ -36,7 +36,7 @@ async def test_offers_of_an_earlier_process_are_withdrawn_unless_held_again(tmp_
 async def test_offers_of_an_earlier_process_are_withdrawn_in_groups(tmp_path, until, monkeypatch, caplog):
     """One failure does not keep the others."""
     monkeypatch.setattr(leveldb, "COME_BACK_S", 0.3)
-    options = {"timeout_ms": 300_000, "hold_grace_ms": 0}
+    options = {"session_timeout_ms": 300_000, "hold_grace_ms": 0}
     store = await open_leveldb(tmp_path / "data", **options)
     codes = [await Under(store, ORIGIN).create(lease=OLD) for _ in range(2 * leveldb.RELEASED_AT_ONCE + 1)]
     await store.close()

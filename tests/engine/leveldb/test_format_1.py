@@ -27,7 +27,7 @@ async def test_store_of_format_1_is_rewritten_with_all_its_sessions(interrupted,
             directory._upgrade(db)
             db.put(layout.FORMAT_KEY, layout.pack_number(1))
     clock.ms = BEGIN_MS
-    store = await open_leveldb(path, clock, timeout_ms=300_000)
+    store = await open_leveldb(path, clock, session_timeout_ms=300_000)
     assert clock.ms == BEGIN_MS + 20  # the time of the last change
     check_memory(store)
     assert {key[:1] for key in store.database.snapshot.iterator(include_value=False)} == {b"F", b"I", b"L", b"M", b"S"}

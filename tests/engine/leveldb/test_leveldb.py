@@ -11,7 +11,6 @@ from tornado_signal.session import Answer, Position, Side
 from tornado_signal.stores.leveldb import layout, memory, records, session_table
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.check import flaws
-from tornado_signal.stores.leveldb.space import Space
 
 ORIGIN = "https://one.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
@@ -47,7 +46,7 @@ async def test_reading_stops_at_the_last_entry(store, one):
 
 
 async def test_sessions_in_memory_count_against_the_limit_of_the_store(open_store, under, tmp_path, clock):
-    store = await open_store(space=Space(tmp_path / "data", max_bytes=10 * memory.SESSION_BYTES))
+    store = await open_store(max_store_bytes=10 * memory.SESSION_BYTES)
     one = under(store)
     created = await asyncio.gather(*[one.create(offer="o") for _ in range(10)])
     with pytest.raises(Unavailable):
@@ -76,7 +75,7 @@ async def test_sweep_runs_in_bounded_steps(store, one, clock):
     assert max(steps) < 2 * session_table.STEP
     assert await one.codes() == [fresh]
     assert len([key for key in store.database.snapshot.iterator(include_value=False) if key[:1] in b"SL"]) == 3
-    assert await store.table.sweep(clock.ms) == 0
+    assert await store.sweep(clock.ms) == 0
     clock.ms += TIMEOUT_MS
     assert await sweep(store) == [3]
     assert tables(store) == {b"F", b"I", b"M"}
@@ -90,7 +89,7 @@ async def test_listing_continues_during_a_sweep(store, one, clock):
     listing = store.sessions(ORIGIN, "topic")
     seen = await anext(listing)
     clock.ms += 1
-    assert await store.table.sweep(clock.ms) > 0
+    assert await store.sweep(clock.ms) > 0
     seen += [listed async for step in listing for listed in step]
     assert {listed.offer for listed in seen} == {"offer"}
     assert set(fresh) <= {listed.session.code for listed in seen} <= {big, *fresh}

@@ -46,7 +46,7 @@ async def test_worn_topic_costs_no_more_than_a_new_one_and_slows_no_other(store,
     if kept:
         await one.create("worn", ttl_ms=NEVER_MS)
     clock.ms += TIMEOUT_MS if end == "expire" else 0
-    await store.table.expire_due(clock.ms)
+    await store.expire_due(clock.ms)
     await asyncio.gather(*[one.create(topic) for topic in ("before", "x")])  # their keys are next to it
     for topic, live in [("before", 1), ("worn", kept), ("x", 1), ("new", 0)]:
         position = await one.knowing(topic)

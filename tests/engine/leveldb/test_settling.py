@@ -12,7 +12,6 @@ from tornado_signal.errors import Unavailable
 from tornado_signal.session import MIN_HELD_MS, Reason, Side
 from tornado_signal.stores.leveldb import layout, session_table
 from tornado_signal.stores.leveldb.database import Group
-from tornado_signal.stores.quotas import Quotas
 
 LONGEST_STEP_S = 0.25  # of a processor; a step is meant to take a few milliseconds
 EXPIRED = Reason.EXPIRED
@@ -68,7 +67,7 @@ async def test_hundred_thousand_candidates_expire(durability, opened, clock, slo
     clock.ms += TIMEOUT_MS - 1
     watch = store.watch_topic(one.origin, "topic")
     with watch:
-        sweeping = asyncio.create_task(store.table.sweep_all())
+        sweeping = asyncio.create_task(store.sweep_all())
         async with stops() as longest_s:
             assert await watch.wait(watch.now_s() + 30)
             assert await one.news(position) == [(code, EXPIRED) for code in one_order(listed, await one.news(position))]
@@ -104,13 +103,29 @@ async def test_settling_runs_in_timed_steps(store, one, clock, monkeypatch):
     position = await one.knowing()
     clock.ms += TIMEOUT_MS
     monkeypatch.setattr(session_table, "STEP_S", 0.0)
-    expiring = asyncio.create_task(store.table.expire_due(clock.ms))
+    expiring = asyncio.create_task(store.expire_due(clock.ms))
     for left in (*[30] * 3, *reversed(range(30))):  # also those that are not listed give others their turn
         assert not expiring.done()
         await asyncio.sleep(0)
         assert (await store.counts())[0] == left
     await expiring
     assert {code for code, _ in await one.news(position)} == set(codes)
+
+
+async def test_unfinished_change_delays_no_other_listing(opened, clock):
+    store, one = await opened(codes="content")
+    stuck, other = await one.create("stuck"), await one.create("other")
+    positions = {topic: await one.knowing(topic) for topic in ("stuck", "other")}
+    clock.ms += TIMEOUT_MS
+    with await store._lock(one.origin, stuck):
+        assert await one.news(positions["other"], "other") == [(other, EXPIRED)]
+        assert await one.news(positions["stuck"], "stuck") == []
+        again = asyncio.create_task(one.create("stuck"))
+        await asyncio.sleep(0)
+    assert await again == stuck
+    assert [reason for _, reason in await one.news(positions["stuck"], "stuck")] == [EXPIRED, None]
+    assert await store.counts() == (1, 1)
+    check_memory(store)
 
 
 @pytest.mark.parametrize("change", ["answer", "refresh", "add", "withdraw"])
@@ -132,8 +147,8 @@ async def test_change_in_flight_ends_before_the_expiry_is_reported(change, durab
     )
     await asyncio.sleep(0)
     clock.ms += 1
-    settling = [asyncio.create_task(store.table.expire_due(clock.ms)) for _ in range(3)]
-    swept = asyncio.create_task(store.table.sweep(clock.ms))
+    settling = [asyncio.create_task(store.expire_due(clock.ms)) for _ in range(3)]
+    swept = asyncio.create_task(store.sweep(clock.ms))
     await changing
     await asyncio.gather(*settling)
     told = dict(await one.news(position))
@@ -163,7 +178,7 @@ async def test_departures_survive_failed_commits(store, one, clock, monkeypatch,
     with monkeypatch.context() as patch:
         patch.setattr(Group, "write", failing)
         with pytest.raises(Unavailable):
-            await store.table.sweep(clock.ms)
+            await store.sweep(clock.ms)
         await until(lambda: store.available)
     assert await one.codes() == []
     assert len(session_keys(store)) == 20
@@ -177,7 +192,7 @@ async def test_time_continues_after_every_change_and_a_restart_with_an_earlier_c
     change, opened, clock, monkeypatch
 ):
     """A session lives no longer than before, whatever wrote the store's time."""
-    store, one = await opened(timeout_ms=MIN_HELD_MS)
+    store, one = await opened(session_timeout_ms=MIN_HELD_MS)
     lease = b"l" * 12
     changed = await one.create(lease=lease if change == "renew" else b"")
     old = await one.create(ttl_ms=MIN_HELD_MS)
@@ -185,14 +200,14 @@ async def test_time_continues_after_every_change_and_a_restart_with_an_earlier_c
     late_ms = clock.ms
     if change == "kept":
         monkeypatch.setattr(clock, "ahead_s", lambda: 1.0)
-        await store.table.keep_time()
+        await store.keep_time()
     elif change != "close":
         await getattr(one, change)(changed, *([lease] if change in ("hold", "renew") else []))
     if change != "close":  # a killed server writes nothing more
-        monkeypatch.setattr(store.table, "write_time", raise_unavailable)
+        monkeypatch.setattr(store, "write_time", raise_unavailable)
     await store.close()
     clock.ms -= MIN_HELD_MS // 2
-    _, one = await opened(timeout_ms=MIN_HELD_MS)
+    _, one = await opened(session_timeout_ms=MIN_HELD_MS)
     assert clock.ms == late_ms
     clock.ms += MIN_HELD_MS // 4
     assert old not in await one.codes()
@@ -217,7 +232,7 @@ async def raise_unavailable(now_ms):
 
 @pytest.mark.parametrize("change", ["create", "answer", "withdraw"])
 async def test_refused_change_is_not_counted(change, opened, under, monkeypatch, restarted):
-    store, one = await opened(quotas=Quotas(sessions_per_origin=3))
+    store, one = await opened(max_sessions_per_origin=3)
     code = await one.create()
     before = await one.state()
     arguments = [] if change == "create" else [code]
@@ -235,5 +250,5 @@ async def test_refused_change_is_not_counted(change, opened, under, monkeypatch,
     other = await one.create()
     assert store.memory.listed == 2
     await one.answer(code)
-    store, one = await restarted(store, quotas=Quotas(sessions_per_origin=3))
+    store, one = await restarted(store, max_sessions_per_origin=3)
     assert (store.memory.listed, await under(store).codes()) == (1, [other])

@@ -166,19 +166,8 @@ def test_submitted_bytes_count_until_they_are_measured_or_failed(tmp_path):
     assert fits(space, 4 * MIB)
 
 
-@pytest.fixture
-def room(tmp_path):
-    """Return a function that makes the `Space` of a store in the directory `data` with a limit in MiB."""
-
-    def make(most_mib):
-        (tmp_path / "data").mkdir()
-        return Space(tmp_path / "data", max_bytes=most_mib * MIB)
-
-    return make
-
-
-async def test_changes_that_wait_for_their_write_are_bounded(opened, room):
-    _, one = await opened(space=room(4))
+async def test_changes_that_wait_for_their_write_are_bounded(opened):
+    _, one = await opened(max_store_bytes=4 * MIB)
     waiting = [one.create(offer=f"{number} " + "o" * 100_000) for number in range(200)]
     found = await asyncio.gather(*waiting, return_exceptions=True)
     refused = [each for each in found if isinstance(each, Unavailable)]
@@ -186,16 +175,15 @@ async def test_changes_that_wait_for_their_write_are_bounded(opened, room):
     assert {each.retry_after_s for each in refused} == {RETRY_AFTER_S}
 
 
-async def test_full_store_refuses_until_sessions_expire(opened, clock, room):
-    space = room(3)
-    store, one = await opened(space=space)
+async def test_full_store_refuses_until_sessions_expire(opened, clock):
+    store, one = await opened(max_store_bytes=3 * MIB)
     code = await one.create()
     other = await one.create()
     rng = random.Random(1)
     with contextlib.suppress(Unavailable):
         while True:
             await one.create(offer=rng.randbytes(50_000).hex())
-    assert space.full
+    assert store.space.full
     assert store.database.size_bytes() < 4 * MIB
     large = "😀" * (MIB // 4)
     for refused in (one.answer(code, large), one.add(code, Side.OFFERER, large), one.create(offer=large)):
@@ -207,16 +195,16 @@ async def test_full_store_refuses_until_sessions_expire(opened, clock, room):
     await one.refresh(code)
     await one.withdraw(other)
     clock.ms += 1
-    assert space.full
-    await store.table.sweep_all()
-    space.measure()
+    assert store.space.full
+    await store.sweep_all()
+    store.space.measure()
     assert await one.codes() == [code]
-    assert not space.full
+    assert not store.space.full
     await one.answer(code, large)
 
 
-async def test_failed_writes_take_no_space(opened, room, monkeypatch, until):
-    store, one = await opened(space=room(10))
+async def test_failed_writes_take_no_space(opened, monkeypatch, until):
+    store, one = await opened(max_store_bytes=10 * MIB)
 
     def failed(group):
         raise OSError("No space left on device")

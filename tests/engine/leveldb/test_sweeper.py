@@ -10,7 +10,7 @@ from support.stores import BEGIN_MS, TIMEOUT_MS
 from tornado_signal.session import Reason
 from tornado_signal.stores.leveldb import session_table
 from tornado_signal.stores.leveldb.binding import plyvel
-from tornado_signal.stores.quotas import UNLIMITED
+from tornado_signal.stores.leveldb.space import UNLIMITED
 from tornado_signal.system import loop
 
 
@@ -38,7 +38,7 @@ def filled_and_swept(store, one, clock, monotonic):
         await fill(one, **options)
         store.space.max_bytes = 1 if full else UNLIMITED
         clock.ms += TIMEOUT_MS
-        await store.table.sweep_all()
+        await store.sweep_all()
 
     return run
 
@@ -60,10 +60,10 @@ async def test_sweep_deletes_all_expired_sessions_during_requests(store, one, cl
     await asyncio.gather(*[one.create("old") for _ in range(2000)])
     clock.ms += 1
     kept = await one.create("old")
-    await store.table.sweep_all()
+    await store.sweep_all()
     assert len(await one.codes("old")) == 2001
     clock.ms += TIMEOUT_MS - 1
-    sweeping = asyncio.create_task(store.table.sweep_all())
+    sweeping = asyncio.create_task(store.sweep_all())
     served = 0
     while not sweeping.done():
         assert len(await one.sessions("new")) == served
@@ -72,18 +72,18 @@ async def test_sweep_deletes_all_expired_sessions_during_requests(store, one, cl
     await sweeping
     assert served > 10
     assert await one.codes("old") == [kept]
-    assert await store.table.sweep(clock.ms) == 0
+    assert await store.sweep(clock.ms) == 0
 
 
 async def test_compaction_follows_a_sweep_that_deleted(store, one, clock, compactions):
     await fill(one)
     full = store.database.size_bytes()
-    await store.table.sweep_all()
+    await store.sweep_all()
     assert compactions == [0]
     clock.ms += TIMEOUT_MS
-    await store.table.sweep_all()
+    await store.sweep_all()
     assert store.database.size_bytes() < full / 10
-    await store.table.sweep_all()
+    await store.sweep_all()
     assert compactions == [1]
     assert sum(store.database.metrics.compactions.counts) == 1
     assert sum(store.database.metrics.sweeps.counts) == 3
@@ -98,7 +98,7 @@ async def test_compactions_are_of_a_megabyte_and_separated_by_a_pause(
         await filled_and_swept(passed_s)
         assert compactions == [expected]
     monotonic[0] += 1.0
-    await store.table.sweep_all()
+    await store.sweep_all()
     assert compactions == [3]
 
 
@@ -137,14 +137,14 @@ async def test_every_sweep_step_reads_the_clock(store, one, clock, monkeypatch):
         clock.ms = BEGIN_MS + number // 50
         await one.create()
     clock.ms = BEGIN_MS + TIMEOUT_MS - 1
-    sweep = store.table.sweep
+    sweep = store.sweep
 
     async def slow(now_ms):
         clock.ms += 1
         return await sweep(now_ms + 1)
 
-    monkeypatch.setattr(store.table, "sweep", slow)
-    await store.table.sweep_all()
+    monkeypatch.setattr(store, "sweep", slow)
+    await store.sweep_all()
     left = {key[:1] for key in store.database.snapshot.iterator(include_value=False)}
     assert left == {b"F", b"I", b"M"}
 
@@ -172,15 +172,15 @@ async def test_sweeps_continue_after_a_failure_and_end_with_the_store(
 ):
     store = await open_store(sweep_interval_ms=10)
     await under(store).create()
-    expire_due, failed = store.table.expire_due, asyncio.Event()
+    expire_due, failed = store.expire_due, asyncio.Event()
 
     async def failing_once(now_ms):
-        monkeypatch.setattr(store.table, "expire_due", expire_due)
+        monkeypatch.setattr(store, "expire_due", expire_due)
         failed.set()
         raise ZeroDivisionError
 
     if failing == "defect":
-        monkeypatch.setattr(store.table, "expire_due", failing_once)
+        monkeypatch.setattr(store, "expire_due", failing_once)
         await failed.wait()
     elif failing == "database":
         store.database.failed(plyvel.CorruptionError(b"bad block"))

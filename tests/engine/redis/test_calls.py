@@ -13,14 +13,14 @@ from support.waiting import until
 from tornado_signal.errors import Unavailable
 from tornado_signal.redis import channels, client, nodes
 from tornado_signal.redis.connections import Credentials
-from tornado_signal.redis.nodes import Acknowledgement, Pipeline
+from tornado_signal.redis.nodes import Pipeline
 from tornado_signal.redis.slots import key_slot
 from tornado_signal.session import Reason, Side, TopicRange
 from tornado_signal.stores.redis import discovery, scripts
 from tornado_signal.stores.redis.check import flaws
 
 KEY = b"key"
-PATIENT = Credentials(timeout_s=30)  # on a busy machine a node can need seconds
+PATIENT_MS = 30_000  # on a busy machine a node can need seconds
 SLOT = key_slot(KEY)
 
 
@@ -31,7 +31,7 @@ def redis():
     server.kill()
 
 
-opened = functools.partial(opened_on, access=PATIENT)
+opened = functools.partial(opened_on, redis_timeout_ms=PATIENT_MS)
 
 
 def calls(redis, name):
@@ -62,7 +62,7 @@ async def test_call_behind_a_replica_wait_keeps_its_deadline(redis):
     replica = RedisServer("redis", "--replicaof", f"{redis.host} {redis.port}")
     redis.wait(lambda: redis.replicas() == 1)
     timeout_s = 1.0
-    options = {"acknowledgement": Acknowledgement("replicated"), "access": Credentials(timeout_s=timeout_s)}
+    options = {"durability": "replicated", "redis_timeout_ms": 1000 * timeout_s}
     async with opened(redis, **options) as store:
         replica.freeze()
         first = asyncio.create_task(store.client.call(SLOT, (b"SET", KEY, b"1"), write=True))
@@ -132,7 +132,7 @@ def slot_away(slot):
 
 async def test_slot_redirected_in_a_circle_is_retried_with_pauses():
     with slot_away(SLOT) as owner:
-        async with opened(owner, prefix="redirected:", access=Credentials()) as store:
+        async with opened(owner, prefix="redirected:", redis_timeout_ms=1000) as store:
             with pytest.raises(Unavailable):
                 await store.client.call(SLOT, (b"GET", KEY), write=False)
             assert 2 < store.client.metrics.retries.total() < 50
@@ -147,7 +147,7 @@ def topics_of_all_partitions(store):
 async def test_topics_wait_for_a_slot_that_is_away(under, until):
     cluster, _ = with_hand_clock("redis", True)
     node = cluster.primaries[0]
-    async with opened(node, prefix="returning:", access=Credentials(timeout_s=60)) as store:
+    async with opened(node, prefix="returning:", redis_timeout_ms=60_000) as store:
         one = under(store)
         names = topics_of_all_partitions(store)
         await asyncio.gather(*(one.create(topic=name) for name in names[1:]))
@@ -163,7 +163,7 @@ async def test_topics_without_a_slot_are_refused_in_the_time_of_one_call_and_the
     cluster, _ = with_hand_clock("redis", True)
     node = cluster.primaries[0]
     timeout_s = 1.0
-    async with opened(node, prefix="away:", access=Credentials(timeout_s=timeout_s)) as store:
+    async with opened(node, prefix="away:", redis_timeout_ms=1000 * timeout_s) as store:
         one = under(store)
         slot = store.partitions.of_topic(one.origin, "topic").slot
         with slot_away(slot):
@@ -325,7 +325,7 @@ async def test_session_that_is_replaced_while_its_refresh_is_read_is_reported_on
 async def test_evicted_session_is_skipped_until_it_expires(under, monkeypatch, ran):
     monkeypatch.setattr(discovery, "EVENTS_STEP", 10)
     redis, clock = with_hand_clock("redis")
-    async with opened(redis, prefix="evicted:", timeout_ms=60_000) as store:
+    async with opened(redis, prefix="evicted:", session_timeout_ms=60_000) as store:
         one = under(store)
         codes = [await one.create() for _ in range(25)]
         position = await one.begin()

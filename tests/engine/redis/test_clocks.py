@@ -36,7 +36,7 @@ async def wait_for_the_end(store, code):
 
 
 async def test_node_with_a_fast_clock_causes_no_busy_waits_and_is_reported(addresses, under, caplog):
-    store = redis_store(addresses, timeout_ms=2500)
+    store = redis_store(addresses, session_timeout_ms=2500)
     await store.open()
     one = under(store, ORIGIN)
     topics = [str(number) for number in range(20)]

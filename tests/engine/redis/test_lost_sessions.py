@@ -6,7 +6,6 @@ from support.stores import open_on
 
 from tornado_signal.errors import TooMany
 from tornado_signal.session import Listed, SessionPosition, Side
-from tornado_signal.stores.quotas import Quotas
 from tornado_signal.stores.redis.check import flaws
 
 
@@ -76,7 +75,7 @@ async def test_readers_of_an_emptied_node_start_over(nodes, refilled, under):
 
 async def test_lost_numbers_are_not_reused(nodes, under):
     primary, replica = nodes
-    store = await open_on(primary, quotas=Quotas(candidates=4))
+    store = await open_on(primary, max_candidates=4)
     one = under(store)
     code = await one.create()
     await one.add(code, Side.OFFERER, "kept")
@@ -90,7 +89,7 @@ async def test_lost_numbers_are_not_reused(nodes, under):
     assert [text for _, text in known[Side.OFFERER].candidates] == ["kept", "lost"]
     await store.close()
 
-    store = await open_on(replica, quotas=Quotas(candidates=4))
+    store = await open_on(replica, max_candidates=4)
     one = under(store)
     since = {side: SessionPosition(news.serial, news.last) for side, news in known.items()}
     await one.add(code, Side.OFFERER, "after")

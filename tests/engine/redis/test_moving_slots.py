@@ -10,11 +10,11 @@ from support.stores import Under, opened_on, unlimited
 from support.waiting import output, run_command
 
 from tornado_signal.errors import Unavailable
-from tornado_signal.redis.connections import Credentials
 from tornado_signal.redis.slots import key_slot
 from tornado_signal.relay import Channel, Lease
 from tornado_signal.relay.opening import open_relay
 from tornado_signal.session import Side
+from tornado_signal.settings.value_types import VariableSecret
 from tornado_signal.stores.redis.check import flaws
 
 ORIGIN = "https://one.example"
@@ -28,9 +28,11 @@ def cluster(request):
     made.kill()
 
 
-def opened(cluster, prefix, **access):
-    options = {"timeout_ms": 3_600_000, "prefix": prefix, "access": Credentials(**access)}
-    return opened_on(*cluster.servers, **options)
+def opened(cluster, prefix, user="none", password="", timeout_s=1):
+    options = {"session_timeout_ms": 3_600_000, "redis_timeout_ms": 1000 * timeout_s}
+    if password:
+        options |= {"redis_user": user, "redis_password_file": VariableSecret("PASSWORD", password.encode())}
+    return opened_on(*cluster.servers, prefix=prefix, **options)
 
 
 async def use(one):

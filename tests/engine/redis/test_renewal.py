@@ -4,7 +4,6 @@ import pytest
 from support.redis_servers import RedisCluster
 from support.stores import redis_store, unlimited
 
-from tornado_signal.redis.connections import Credentials
 from tornado_signal.redis.slots import key_slot
 from tornado_signal.relay import Channel, Lease
 from tornado_signal.relay import redis as relay_module
@@ -23,8 +22,7 @@ async def test_silent_node_does_not_delay_the_renewal_at_others(cluster, until, 
     monkeypatch.setattr(relay_module, "RENEW_S", 0.2)
     monkeypatch.setattr(relay_module, "RENEWED_AT_ONCE", 10)
     nodes = [(server.host, server.port) for server in cluster.servers]
-    access = Credentials(timeout_s=3600)  # calls of the silent node do not end
-    store = redis_store(nodes, access=access)
+    store = redis_store(nodes, redis_timeout_ms=3_600_000)  # calls of the silent node do not end
     await store.open()
     relay = open_relay(store.shared_redis, unlimited)
     for group in GROUPS:

@@ -291,9 +291,15 @@ class Memory:
         record.order = expires_ms << SERIAL_BITS | record.serial
         self._expiries.add(record)
 
-    def due(self, now_ms: int) -> Record | None:
-        """Return the session that has expired first by `now_ms`, if any, until it is expired or removed."""
-        first: Record | None = self._expiries[0] if self._expiries else None
+    def due(self, now_ms: int, after: int = 0) -> Record | None:
+        """Return the session that has expired first by `now_ms`, if any, until it is expired or removed.
+
+        With `after`, the `order` of a session, it is the first one after that.
+        """
+        if after:
+            first: Record | None = next(self._expiries.irange_key(after, inclusive=(False, True)), None)
+        else:
+            first = self._expiries[0] if self._expiries else None
         return first if first is not None and first.expires_ms <= now_ms else None
 
     def expire(self, record: Record, now_ms: int) -> None:

@@ -1,4 +1,7 @@
-"""The sessions of a directory: the memory, which follows the database, commits, expiry and other background work."""
+"""The sessions of a directory: the memory, which follows the database, commits, expiry and other background work.
+
+`store` adds the operations on them.
+"""
 
 import asyncio
 import contextlib
@@ -7,11 +10,11 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from pathlib import Path
 
 from ...errors import Unavailable
 from ...metrics import SessionMetrics
 from ...session import Observer, Outcome
+from ...settings.settings import Settings
 from ...system.clock import Clock
 from ...system.loop import Repeating, guarded, in_slices
 from ..watches import Watches
@@ -37,24 +40,23 @@ log = logging.getLogger(__name__)
 
 
 class SessionTable:
-    """The sessions of a directory. `LevelDBStore` describes the arguments.
+    """The sessions of a directory, on the running event loop.
 
     `memory` has the committed sessions, and is replaced whenever the database is opened. `watches` are by the key of a
-    session or the prefix of a listing.
+    session or the prefix of a listing. `on_lost` is called after the loss of acknowledged sessions.
     """
 
-    def __init__(
-        self, path: Path, clock: Clock, *, timeout_ms: int, sync: bool, start_empty: bool, space: Space
-    ) -> None:
-        self.clock = clock
-        self.timeout_ms = timeout_ms
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.space = Space(settings.data_dir, settings.max_store_bytes, settings.min_free_bytes)
         self.metrics = SessionMetrics()
         self.watches = Watches()
         self.locks = SessionLocks()
         self.memory = Memory()
-        self.observer: Observer | None = None
         self.on_lost: Callable[[], object] = lambda: None
-        self._expiring = asyncio.Lock()
+        self._clock = clock
+        self._timeout_ms = settings.session_timeout_ms
+        self._sweep_interval_s = settings.sweep_interval_ms / 1000
+        self._observer: Observer | None = None
         self._expired_ms = 0  # sessions that had expired by then were reported
         self._reported_ms = 0  # the same when the database was opened
         self._repeated: list[Repeating] = []
@@ -62,12 +64,12 @@ class SessionTable:
         self._next_compaction_s = 0.0
         self._compacted_bytes = 0  # the size after the last compaction
         self.database = Database(
-            path,
-            sync=sync,
+            settings.data_dir,
+            sync=settings.durability == "fsync",
             load=records.load,
             loaded=self._load,
-            start_empty=start_empty,
-            space=space,
+            start_empty=settings.start_empty_if_damaged,
+            space=self.space,
         )
 
     def _load(self, memory: Memory) -> None:
@@ -79,26 +81,22 @@ class SessionTable:
             in_slices(self.watches.keys(), self.watches.changed, WAKE_STEP)
             guarded(self.on_lost)
 
-    async def open(self, interval_ms: int) -> None:
-        """Open the database and start the background work. Expired sessions are deleted at an interval.
-
-        A long sweep or compaction does not delay the removal from listings.
-        """
+    async def open(self) -> None:
         await self.database.open()
-        self.clock.advance_to(self.memory.latest_ms)
-        self._repeated.append(Repeating(lambda: self.expire_due(self.clock.now_ms()), EXPIRY_PAUSE_S))
+        self._clock.advance_to(self.memory.latest_ms)
+        # A long sweep or compaction does not delay the removal from listings.
+        self._repeated.append(Repeating(lambda: self.expire_due(self._clock.now_ms()), EXPIRY_PAUSE_S))
         for work in (self.sweep_all, self.keep_time):
-            self._repeated.append(Repeating(functools.partial(self._run, work), interval_ms / 1000))
+            self._repeated.append(Repeating(functools.partial(self._run, work), self._sweep_interval_s))
 
     async def _run(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         with contextlib.suppress(Unavailable):  # the database has logged the reason; the next call retries
             await work()
 
     async def close(self) -> None:
-        """Stop the background work, write the time and close the database."""
         for repeated in self._repeated:
             await repeated.stop()
-        now_ms = self.clock.now_ms()
+        now_ms = self._clock.now_ms()
         await self.expire_due(now_ms)
         with contextlib.suppress(Unavailable):  # the time continues from the last change
             await self.write_time(now_ms)
@@ -139,30 +137,31 @@ class SessionTable:
         return self.commit([], Change([], []), lambda: None, now_ms=now_ms)
 
     def report(self, outcome: Outcome, origin: str, topic: str, record: Record) -> None:
-        if self.observer is not None:
-            self.observer(outcome, origin, record.code, topic, record.created_ms, record.expires_ms)
+        if self._observer is not None:
+            self._observer(outcome, origin, record.code, topic, record.created_ms, record.expires_ms)
 
     # Expiry
 
     async def expire_due(self, now_ms: int) -> None:
         """Remove sessions that have expired by `now_ms` from their listings, which is an event like other removals.
 
-        Every read of a listing calls this before. `sweep` deletes the sessions later.
+        Every read of a listing calls this before. `sweep` deletes the sessions later. A session that is being changed
+        is left to a later call: a refresh that began before the expiry extends it.
         """
         if self.memory.due(now_ms) is None:
             return
-        async with self._expiring:
-            until_s = time.monotonic() + STEP_S
-            while (record := self.memory.due(now_ms)) is not None:
-                # Wait for a change of it. A refresh that began before the expiry extends the session.
-                with await self.locks.acquire(record.key):
-                    if self.memory.due(now_ms) is record:
-                        self._expire(record, now_ms)
-                if time.monotonic() >= until_s:
-                    await asyncio.sleep(0)
-                    until_s = time.monotonic() + STEP_S
+        until_s, after = time.monotonic() + STEP_S, 0
+        while (record := self.memory.due(now_ms, after)) is not None:
+            if self.locks.held(record.key):
+                after = record.order
+            else:
+                self._expire(record, now_ms)
+            if time.monotonic() >= until_s:
+                await asyncio.sleep(0)
+                until_s = time.monotonic() + STEP_S
+        self.memory.latest_ms = max(self.memory.latest_ms, now_ms)
+        if not after:
             self._expired_ms = max(self._expired_ms, now_ms)
-            self.memory.latest_ms = max(self.memory.latest_ms, now_ms)
 
     def _expire(self, record: Record, now_ms: int) -> None:
         topic = record.topic
@@ -176,7 +175,7 @@ class SessionTable:
         """Delete one step of the expired sessions. Return the number of deleted keys, 0 at the end."""
         await self.expire_due(now_ms)
         memory = self.memory
-        memory.removals.forget(now_ms - self.timeout_ms)
+        memory.removals.forget(now_ms - self._timeout_ms)
         until_s = time.monotonic() + STEP_S
         deletes: list[bytes] = []
         locks: list[SessionLock] = []
@@ -210,7 +209,7 @@ class SessionTable:
         """Delete all expired sessions in steps. The pause after each step is as long as the step, for requests."""
         begun_s = began_s = time.monotonic()
         before = self._swept_keys
-        while deleted := await self.sweep(self.clock.now_ms()):
+        while deleted := await self.sweep(self._clock.now_ms()):
             self._swept_keys += deleted
             await asyncio.sleep(time.monotonic() - began_s)
             began_s = time.monotonic()
@@ -238,5 +237,5 @@ class SessionTable:
 
     async def keep_time(self) -> None:
         """Write the store's time while it is ahead of the wall clock, by which a killed server would start again."""
-        if self.clock.ahead_s() >= 1:
-            await self.write_time(self.clock.now_ms())
+        if self._clock.ahead_s() >= 1:
+            await self.write_time(self._clock.now_ms())

@@ -11,9 +11,9 @@ from typing import Final
 
 from ...errors import Unavailable
 from ...metrics import Family
-from ..quotas import UNLIMITED
 from . import files
 
+UNLIMITED: Final = 2**53
 RETRY_AFTER_S: Final = 10  # expired sessions are swept by then
 REFUSED_S: Final = 5.0  # after a refusal, the store counts as full
 MEASURE_BYTES: Final = 1 << 20  # bytes written between two measurements

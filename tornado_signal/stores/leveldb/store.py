@@ -13,9 +13,7 @@ import logging
 import operator
 import os
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Literal
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 
 from ...errors import SessionNotFound, StalePosition, TooMany, Unavailable
 from ...metrics import Family
@@ -23,6 +21,7 @@ from ...session import (
     ANSWERER,
     MIN_HELD_MS,
     OFFERER,
+    SIDE_BODIES,
     Answer,
     EventBatch,
     Listed,
@@ -47,16 +46,15 @@ from ...session import (
     split_leases,
     utf8_length,
 )
+from ...settings.settings import Settings
 from ...system.clock import Clock
 from ...system.loop import guarded, slices
-from ..quotas import Quotas
 from ..watches import Watch
 from . import layout, records
 from .database import Change
 from .locks import SessionLock
 from .memory import ANY_SERIAL, Memory, Record
 from .session_table import SessionTable
-from .space import Space
 
 ORIGINS_STEP = 1000  # counted per event-loop iteration
 REMOVALS_STEP = 1000
@@ -68,86 +66,72 @@ RELEASED_AT_ONCE = 50  # offers of an earlier process whose withdrawals share a 
 log = logging.getLogger(__name__)
 
 
-class LevelDBStore:
-    """A store in one LevelDB directory, on the running event loop. `Store` describes its operations.
+class LevelDBStore(SessionTable):
+    """A store of sessions in one LevelDB directory. `RedisStore` has the same operations, with the same promises.
 
-    The time never is before that of the newest session. `timeout_ms` is the lifetime of a session, and of the record of
-    its removal from a listing. Acknowledged means on disk with the durability `fsync`, and with the operating system
-    with `os`. `codes` is `random` or `content` (docs/decisions.md#deterministic-identifiers). An offer that an earlier
-    process held waits `hold_grace_ms` and COME_BACK_S for its holder.
+    Every operation has an origin and sees only the sessions of that origin. Acknowledged changes are never lost: with
+    the durability `fsync` they are on disk, with `os` the operating system has them. An operation that raises has
+    changed nothing. An engine raises only `errors`, and `Unavailable` from any operation while it cannot serve.
+
+    Times are those of the store's own clock, which never is before the newest session. Secrets are passed as hashes. A
+    code has 16 bytes. SessionNotFound means that a session does not exist, has expired, or is another origin's. It is
+    also raised if the secret is not the one of the side.
+
+    An offer with leases is held: it lives as long as its holders renew them. A lease has 12 bytes, of which the first 8
+    are the identifier of the process. The store withdraws an offer whose holders have exited without releasing it. An
+    offer that an earlier process held waits `hold_grace_ms` and COME_BACK_S for its holder.
+
+    `process_id` is the identifier of this process, 8 random bytes. `shared_redis` is the client of the engine on Redis,
+    or None.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        clock: Clock,
-        *,
-        timeout_ms: int,
-        durability: Literal["fsync", "os"] = "fsync",
-        codes: Literal["random", "content"] = "random",
-        quotas: Quotas = Quotas(),  # noqa: B008 (it never changes)
-        start_empty: bool = False,
-        space: Space | None = None,
-        sweep_interval_ms: int = 1000,
-        hold_grace_ms: int = 5000,
-    ) -> None:
+    shared_redis = None
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        super().__init__(settings, clock)
         self.process_id = os.urandom(8)
-        self.on_lost: Callable[[], object] = lambda: None
-        self.shared_redis = None
-        self.space = space or Space(path)  # the disk space, unlimited if not given
-        self.table = SessionTable(
-            path,
-            clock,
-            timeout_ms=timeout_ms,
-            sync=durability == "fsync",
-            start_empty=start_empty,
-            space=self.space,
-        )
-        self.table.on_lost = lambda: self.on_lost()
-        self.database = self.table.database
-        self.locks, self.watches = self.table.locks, self.table.watches
-        self.metrics = self.table.metrics
-        self._sweep_interval_ms = sweep_interval_ms
-        self._hold_grace_s = hold_grace_ms / 1000
+        self._settings = settings
         self._abandoned: asyncio.Task[None] | None = None
-        self._clock = clock
-        self._timeout_ms = timeout_ms
-        self._codes = codes
-        self._quotas = quotas
         self._publishing: Counter[str] = Counter()  # sessions that are being written, by origin
 
     async def open(self) -> None:
-        await self.table.open(self._sweep_interval_ms)
+        """Open the store and start the background work. A DatabaseError says why it cannot be used, and what to do."""
+        await super().open()
         held = [record for record in self.memory.sessions.values() if record.leases]
         if abandoned := [(record, lease) for record in held for lease in split_leases(record.leases)]:
             self._abandoned = asyncio.create_task(self._release_abandoned(abandoned))
 
     async def close(self) -> None:
+        """Stop the background work, finish pending operations, and release all resources."""
         if self._abandoned is not None:
             self._abandoned.cancel()
             await asyncio.wait((self._abandoned,))
-        await self.table.close()
-
-    @property
-    def memory(self) -> Memory:
-        return self.table.memory
+        await super().close()
 
     @property
     def secret(self) -> bytes:
+        """A secret of 32 random bytes, the same in all processes of the store. It lasts as long as the store."""
         return self.memory.secret
 
     def now_ms(self, watch: Watch | None = None) -> int:
+        """Return the store's time, Unix milliseconds. Compare times from the store with this clock only.
+
+        `watch` selects the clock of the node that holds the watched key, if the store has several nodes.
+        """
         return self._clock.now_ms()
 
-    def allow(self, quotas: Quotas) -> None:
-        self._quotas = quotas
-        self.space.max_bytes, self.space.wanted_bytes = quotas.store_bytes, quotas.free_bytes
+    def use(self, settings: Settings) -> None:
+        """Apply new quotas. Existing sessions stay."""
+        self._settings = settings
+        self.space.max_bytes, self.space.wanted_bytes = settings.max_store_bytes, settings.min_free_bytes
 
     @property
     def available(self) -> bool:
+        """Whether the store can serve, according to its last operation."""
         return self.database.available
 
     def metric_families(self) -> Iterator[Family]:
+        """Yield the engine's own metrics."""
         yield Family("gauge", "store_available", "Whether the store can be read and written.", self.available)
         with contextlib.suppress(OSError):  # on a failing disk the other metrics are still exported
             yield Family("gauge", "store_size_bytes", "What the data directory holds.", self.database.size_bytes())
@@ -157,24 +141,36 @@ class LevelDBStore:
         yield from self.database.metrics.families()
 
     def observe(self, observer: Observer | None) -> None:
-        self.table.observer = observer and functools.partial(guarded, observer)
+        """Report the events of sessions to an observer, or to none. Each is reported by one process of the store."""
+        self._observer = observer and functools.partial(guarded, observer)
 
     @property
     def full(self) -> str:
+        """The full resource, because of which offers are refused: `store`, `disk`, `redis`, or empty."""
         return self.space.full
 
     @property
     def capacity_bytes(self) -> int:
+        """The maximum size of the store."""
         return self.space.capacity_bytes
 
     async def probe(self) -> None:
-        await self.table.write_time(self._clock.now_ms())
+        """Write and read, as a request would."""
+        await self.write_time(self._clock.now_ms())
         self.database.read(records.counters)
 
     async def counts(self) -> tuple[int, int]:
+        """Return the latest numbers of unanswered sessions and of their topics in all origins. Some may have expired.
+
+        None if they are not known. It takes at most half a second, also while the store is unavailable.
+        """
         return self.memory.listed, self.memory.topic_count
 
     async def largest_origins(self, max_items: int) -> list[tuple[str, int, int]]:
+        """Return the origins with the most unanswered sessions, in descending order. Some may have expired.
+
+        Each entry has the origin, its number of unanswered sessions, and the number of their topics.
+        """
         largest: list[tuple[str, int, int]] = []
         async for origins in slices(self.memory.origins.values(), ORIGINS_STEP):
             counts = [(each.name, each.count, len(each.topics)) for each in origins]
@@ -194,11 +190,17 @@ class LevelDBStore:
         secret_hash: bytes = b"",
         lease: bytes = b"",
     ) -> tuple[bytes, int]:
+        """Publish an offer. Return the session's code, and its expiry in Unix milliseconds.
+
+        None as `ttl_ms` is the configured lifetime. A lease is added to those of other holders of the same content.
+        Raise SessionNotFound if the same content was published before with another secret, and TooMany if a quota is
+        used up.
+        """
         now_ms = self._clock.now_ms()
         self.space.admit(utf8_length(offer) + utf8_length(info), self.memory.size_bytes)
         timeout_ms = max(ttl_ms or self._timeout_ms, MIN_HELD_MS if lease else 0)
-        await self.table.expire_due(now_ms)
-        by_content = self._codes == "content"
+        await self.expire_due(now_ms)
+        by_content = self._settings.codes == "content"
         code = content_code(origin, [topic], offer) if by_content else make_uuid(os.urandom(16), 4)
         key = layout.pack_session_prefix(origin, code)
         with await self.locks.acquire(key) as lock:
@@ -212,7 +214,7 @@ class LevelDBStore:
                 leases = add_lease(ended.leases, lease) if lease else b""
                 return code, (await self._move(lock, ended, now_ms, leases, announce=True))[0]
             its = memory.origins.get(origin)
-            if (its.count if its else 0) + self._publishing[origin] >= self._quotas.sessions_per_origin:
+            if (its.count if its else 0) + self._publishing[origin] >= self._settings.max_sessions_per_origin:
                 raise TooMany("sessions of an origin", FULL_RETRY_S)
             self._publishing[origin] += 1
             try:
@@ -231,8 +233,11 @@ class LevelDBStore:
                 if lease:
                     record.leases = lease
                     puts.append((key + layout.LEASES, lease))
-                # The same content was published before, and has expired.
-                deletes = [] if ended is None else [*memory.expired.pop(ended, ended.keys())]
+                deletes: list[bytes] = []
+                if ended is not None:  # the same content was published before, and has expired
+                    if ended not in memory.expired:
+                        self._expire(ended, now_ms)
+                    deletes += memory.expired.pop(ended)
 
                 def applied() -> None:
                     self.metrics.created += 1
@@ -242,9 +247,9 @@ class LevelDBStore:
                     self.watches.changed(layout.pack_listing_prefix(origin, topic))
                     # An earlier session can have had the same content-derived code, and watches can still wait for it.
                     self.watches.changed(key)
-                    self.table.report("created", origin, topic, record)
+                    self.report("created", origin, topic, record)
 
-                await self.table.commit([lock], Change(puts, deletes), applied, now_ms=now_ms)
+                await self.commit([lock], Change(puts, deletes), applied, now_ms=now_ms)
             finally:
                 self._publishing[origin] -= 1
                 if not self._publishing[origin]:
@@ -252,6 +257,10 @@ class LevelDBStore:
             return code, expires_ms
 
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
+        """Answer a session, which removes it from its listing (docs/decisions.md#first-answer).
+
+        Raise AlreadyAnswered if it has another answer, and SessionNotFound if the answer had another secret.
+        """
         now_ms, size = self._clock.now_ms(), utf8_length(answer)
         self.space.admit(size)
         with await self._lock(origin, code) as lock:
@@ -271,13 +280,14 @@ class LevelDBStore:
                 memory.delist(record, topic, Reason.ANSWERED, now_ms)
                 self.watches.changed(topic.prefix)
                 self.watches.changed(key)
-                self.table.report("answered", origin, topic.name.decode(), record)
+                self.report("answered", origin, topic.name.decode(), record)
 
-            await self.table.commit([lock], Change(puts, deletes), applied, now_ms=now_ms)
+            await self.commit([lock], Change(puts, deletes), applied, now_ms=now_ms)
 
     async def add_candidates(
         self, origin: str, code: bytes, side: Side, candidates: Sequence[str], *, secret_hash: bytes = b""
     ) -> None:
+        """Append candidates of one side in order, all or none. Raise TooMany if its quota is used up."""
         now_ms = self._clock.now_ms()
         texts = list(map(str.encode, candidates))
         size = sum(map(len, texts))
@@ -289,14 +299,14 @@ class LevelDBStore:
         record = self._find(key, side, secret_hash, now_ms)
         described = side is OFFERER or record.answer_number > 0  # the offer or the answer also has a number
         last, sent_bytes = record.sent(side)  # those of uncommitted messages included
-        if last + len(texts) - described > self._quotas.candidates:
+        if last + len(texts) - described > self._settings.max_candidates:
             raise TooMany("candidates of a session", self._timeout_ms // 1000 or 1)
-        if sent_bytes + size > self._quotas.side_bytes:
+        if sent_bytes + size > SIDE_BODIES * self._settings.max_body_bytes:
             raise TooMany("bytes of a session", self._timeout_ms // 1000 or 1)
         record.send(side, last + len(texts), sent_bytes + size)
         prefix = key + layout.CANDIDATE[side]
         puts = [(prefix + layout.pack_number(number), text) for number, text in enumerate(texts, last + 1)]
-        await self.table.commit((), Change(puts, []), functools.partial(self.watches.changed, key))
+        await self.commit((), Change(puts, []), functools.partial(self.watches.changed, key))
 
     async def read(
         self,
@@ -307,6 +317,10 @@ class LevelDBStore:
         since: SessionPosition | None = None,
         secret_hash: bytes = b"",
     ) -> SessionUpdate:
+        """Return the messages of the other side, of its candidates those after `since`.
+
+        Raise StalePosition if `since` is a position in an earlier session with this code.
+        """
         record = self._find(layout.pack_session_prefix(origin, code), reader, secret_hash, self._clock.now_ms())
         if since is None:
             return self.database.read(records.news, record, reader.other, 0)
@@ -315,6 +329,7 @@ class LevelDBStore:
         return self.database.read(records.news, record, reader.other, since.number)
 
     async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
+        """Withdraw a session."""
         now_ms = self._clock.now_ms()
         with await self._lock(origin, code) as lock:
             await self._withdraw(origin, lock, self._find(lock.key, side, secret_hash, now_ms), now_ms)
@@ -322,6 +337,7 @@ class LevelDBStore:
     async def refresh(
         self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"", announce: bool = True
     ) -> Refreshed:
+        """Set a session's expiry to now plus its timeout. With `announce`, a new expiry is an event of the listing."""
         now_ms = self._clock.now_ms()
         with await self._lock(origin, code) as lock:
             record = self._find(lock.key, side, secret_hash, now_ms)
@@ -332,17 +348,23 @@ class LevelDBStore:
     # Holding offers
 
     async def hold(self, origin: str, code: bytes, lease: bytes, *, secret_hash: bytes = b"") -> int:
+        """Replace all leases of an offer by this one, and refresh it. Return the new expiry, Unix milliseconds."""
         now_ms = self._clock.now_ms()
         with await self._lock(origin, code) as lock:
             record = self._find(lock.key, OFFERER, secret_hash, now_ms)
             return (await self._move(lock, record, now_ms, b"" if record.answer_number else lease))[0]
 
     async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
+        """Refresh an offer if it still has a lease. Return the new expiry, Unix milliseconds.
+
+        Raise SessionNotFound if the offer is answered, withdrawn, expired, or held by others.
+        """
         now_ms = self._clock.now_ms()
         with await self._lock(origin, code) as lock:
             return (await self._move(lock, self._find_held(lock.key, lease, now_ms), now_ms))[0]
 
     async def release(self, origin: str, code: bytes, lease: bytes) -> None:
+        """Release a lease. Releasing the last one withdraws the offer. Raise SessionNotFound as `renew`."""
         now_ms = self._clock.now_ms()
         with await self._lock(origin, code) as lock:
             record = self._find_held(lock.key, lease, now_ms)
@@ -351,11 +373,11 @@ class LevelDBStore:
                 await self._withdraw(origin, lock, record, now_ms)
                 return
             applied = functools.partial(setattr, record, "leases", rest)
-            await self.table.commit([lock], Change([(lock.key + layout.LEASES, rest)], []), applied)
+            await self.commit([lock], Change([(lock.key + layout.LEASES, rest)], []), applied)
 
     async def _release_abandoned(self, abandoned: list[tuple[Record, bytes]]) -> None:
         """Release the leases of an earlier process whose holders have not held their offers again in time."""
-        await asyncio.sleep(COME_BACK_S + self._hold_grace_s)
+        await asyncio.sleep(COME_BACK_S + self._settings.hold_grace_ms / 1000)
         async for some in slices(abandoned, RELEASED_AT_ONCE):
             await asyncio.gather(*(self._release_one(record.key, lease) for record, lease in some))
 
@@ -371,19 +393,30 @@ class LevelDBStore:
     # Discovery
 
     async def find_topic(self, origin: str, code: bytes) -> str:
+        """Return the topic of a session."""
         record = self._find(layout.pack_session_prefix(origin, code), None, b"", self._clock.now_ms())
         return self._topic_of(record)
 
     async def topics(
         self, origin: str, offset: int, limit: int, ranges: Sequence[TopicRange] | None = None
     ) -> tuple[list[tuple[str, int]], int]:
-        await self.table.expire_due(self._clock.now_ms())
+        """Return a page of the topics with unanswered sessions, ordered by code points.
+
+        The ranges are disjoint and in their order. None stands for all topics. Return pairs of topic and number of
+        unanswered sessions, and the total number of topics.
+        """
+        await self.expire_due(self._clock.now_ms())
         return self._readable.page(origin, offset, limit, ranges)
 
     async def sessions(
         self, origin: str, topic: str, limit: int | None = None
     ) -> AsyncGenerator[list[ListedSession], None]:
-        await self.table.expire_due(self._clock.now_ms())
+        """Yield the unanswered sessions of a topic, newest first, in steps that are not empty.
+
+        Each is read in one event-loop iteration. A session that is answered during the listing can be missing. No
+        session is repeated.
+        """
+        await self.expire_due(self._clock.now_ms())
         before: int | None = ANY_SERIAL
         listed = self._readable.topic(origin, topic)
         remaining = len(listed.sessions) if listed else 0
@@ -399,7 +432,8 @@ class LevelDBStore:
                 await asyncio.sleep(0)
 
     async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
-        await self.table.expire_due(self._clock.now_ms())
+        """Return whether a topic's listing differs from that at a position. None stands for an empty listing."""
+        await self.expire_due(self._clock.now_ms())
         listed = self._readable.topic(origin, topic)
         # A removal lowers the number, unless sessions were added since, which have greater serials.
         serial, live = (listed.sessions[-1].serial, len(listed.sessions)) if listed else (0, 0)
@@ -410,9 +444,14 @@ class LevelDBStore:
     # Events of a topic
 
     async def begin_topic(self, origin: str, topic: str, since: Position | None) -> tuple[Position, bool]:
+        """Return the position from which a reader of a topic starts, and whether it is `since`.
+
+        Otherwise send the whole listing again. `since` can be unknown after a power failure. It is also refused if
+        removals after it are no longer stored.
+        """
         if since is not None and self._remembers(layout.pack_listing_prefix(origin, topic), since):
             return since, True
-        await self.table.expire_due(self._clock.now_ms())
+        await self.expire_due(self._clock.now_ms())
         memory = self._readable
         return Position(memory.generation, memory.removals.last, 0), False
 
@@ -423,7 +462,14 @@ class LevelDBStore:
         return is_its and memory.removals.remembers(prefix, position.event)
 
     async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
-        await self.table.expire_due(self._clock.now_ms())
+        """Return a step of the changes of a topic's listing since a position.
+
+        First the removals and refreshes of sessions that the reader knows, in order, then the added sessions that still
+        exist. Sessions that were added and removed since are omitted, and so are earlier refreshes of a session.
+
+        A step resets the reader if the store has lost what the reader knows. The current listing follows.
+        """
+        await self.expire_due(self._clock.now_ms())
         memory = self._readable
         prefix = layout.pack_listing_prefix(origin, topic)
         last = memory.removals.last
@@ -459,21 +505,29 @@ class LevelDBStore:
     # Waiting
 
     def watch_session(self, origin: str, code: bytes) -> Watch:
+        """Watch the messages of both sides of a session, and its end. Its expiry wakes nobody: see `SessionUpdate`.
+
+        Await `opened` of the watch before reading. A read without a watch never waits for another's watch.
+        """
         return self.watches.watch(layout.pack_session_prefix(origin, code))
 
     def watch_topic(self, origin: str, topic: str) -> Watch:
+        """Watch the listing of a topic, expiries included."""
         return self.watches.watch(layout.pack_listing_prefix(origin, topic))
 
     def end_watches(self) -> None:
+        """End all waits, spread over up to two seconds, and refuse new ones."""
         self.watches.end()
 
     # Positions
 
     @property
     def identity(self) -> str:
+        """The identity of the store, which numbers the messages of sessions: 12 hexadecimal digits."""
         return self.memory.identity
 
     def knows(self, identity: str) -> bool:
+        """Return whether this store has made positions with this `Position.store`."""
         return identity in (self.memory.identity, self.memory.generation)
 
     # Common parts of operations
@@ -482,7 +536,7 @@ class LevelDBStore:
     def _readable(self) -> Memory:
         """The memory. Raises Unavailable while the database cannot be read."""
         _ = self.database.snapshot
-        return self.table.memory
+        return self.memory
 
     def _find(self, key: bytes, side: Side | None, secret_hash: bytes, now_ms: int) -> Record:
         """Return a live session. `secret_hash` is that of `side`, if any."""
@@ -522,9 +576,9 @@ class LevelDBStore:
                 self.watches.changed(listed.prefix)
             memory.remove(record)
             self.watches.changed(record.key)
-            self.table.report("withdrawn", origin, topic, record)
+            self.report("withdrawn", origin, topic, record)
 
-        await self.table.commit([lock], Change([], deletes), applied, now_ms=now_ms)
+        await self.commit([lock], Change([], deletes), applied, now_ms=now_ms)
 
     async def _move(
         self, lock: SessionLock, record: Record, now_ms: int, leases: bytes = b"", *, announce: bool = False
@@ -552,5 +606,5 @@ class LevelDBStore:
                 memory.removals.add(topic.prefix, record, None, now_ms)
                 self.watches.changed(topic.prefix)
 
-        await self.table.commit([lock], Change(puts, []), applied, now_ms=now_ms)
+        await self.commit([lock], Change(puts, []), applied, now_ms=now_ms)
         return after.expires_ms, topic is not None

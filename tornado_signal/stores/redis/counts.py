@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from ...errors import Unavailable
 from ...redis.client import RedisClient
-from ..quotas import Quotas
+from ...settings.settings import Settings
 from .partitions import Partition, Partitions
 
 FRESH_S: Final = 1.0
@@ -50,7 +50,7 @@ class Totals(NamedTuple):
 
 
 class Counts:
-    """The counts of origins. An origin stays registered for `timeout_ms` after its last session.
+    """The counts of origins. An origin stays registered for the lifetime of a session after its last session.
 
     A script knows only its own partition, so it gets the quota that the other partitions leave. Their sizes are cached,
     and read more often near the quota. Only offers of origins near their quotas wait for that, because some partitions
@@ -62,20 +62,19 @@ class Counts:
         client: RedisClient,
         partitions: Partitions,
         read: Callable[[str], Awaitable[Sizes]],
-        timeout_ms: int,
-        quotas: Quotas,
+        settings: Settings,
     ) -> None:
         self._client = client
         self._partitions = partitions
         self._read = read
-        self._timeout_ms = timeout_ms
+        self._timeout_ms = settings.session_timeout_ms
         self._registered: OrderedDict[str, int] = OrderedDict()  # by origin, the end of its registration
         self._cached: OrderedDict[str, _CachedSizes] = OrderedDict()
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._counting: asyncio.Task[Totals] | None = None
         self._totals: Totals | None = None
         self._loop = asyncio.get_running_loop()
-        self.allow(quotas)
+        self.use(settings)
 
     async def close(self) -> None:
         tasks = [*self._reading.values(), *([] if self._counting is None else [self._counting])]
@@ -114,11 +113,11 @@ class Counts:
 
     # The quotas of an origin
 
-    def allow(self, quotas: Quotas) -> None:
+    def use(self, settings: Settings) -> None:
         """Apply new quotas. The sizes of all origins are read again."""
         # While every partition is below this, the origin is below half of its quota.
-        self._near = quotas.sessions_per_origin / (2 * self._partitions.count)
-        self._quotas = quotas
+        self._max_sessions = settings.max_sessions_per_origin
+        self._near = self._max_sessions / (2 * self._partitions.count)
         for cached in self._cached.values():
             cached.unread, cached.near = 0, True
 
@@ -156,7 +155,7 @@ class Counts:
     async def refresh(self, origin: str) -> None:
         """Read the sizes of an origin, as before a publication is refused."""
         sizes = [sessions for sessions, _ in await self._read(origin)]
-        left = max(0, self._quotas.sessions_per_origin - sum(sizes))
+        left = max(0, self._max_sessions - sum(sizes))
         self._cached.pop(origin, None)  # the dictionary is in order of reading
         self._cached[origin] = _CachedSizes(sizes, self._loop.time(), left)
         if len(self._cached) > ORIGINS_KEPT:

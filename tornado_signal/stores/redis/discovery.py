@@ -4,6 +4,7 @@ import asyncio
 import bisect
 import itertools
 import math
+import sys
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -23,7 +24,6 @@ from ...session import (
     Side,
     TopicRange,
 )
-from ..quotas import UNLIMITED
 from ..watches import Watches
 from . import records, scripts
 from .partitions import Partition, Partitions
@@ -162,7 +162,7 @@ class Discovery:
         partition = self._partitions.of_topic(origin, topic)
         prefix = partition.listing_prefix(topic)
         stop = b"(" + prefix + b"\xff"
-        left = UNLIMITED if limit is None else limit
+        left = sys.maxsize if limit is None else limit
         while left:
             max_items = min(left, LISTING_STEP)
             command = (b"ZRANGE", partition.listing, stop, b"[" + prefix, b"BYLEX", b"REV", b"LIMIT", 0, max_items)

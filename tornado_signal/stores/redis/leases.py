@@ -11,6 +11,7 @@ from typing import Final
 
 from ...errors import SessionNotFound, Unavailable
 from ...redis.client import RedisClient
+from ...settings.settings import Settings
 from ...system.loop import Repeating
 
 BEAT_S: Final = 2.0
@@ -22,18 +23,17 @@ CODE_BYTES: Final = 16
 
 
 class Leases:
-    """The held offers of all processes of a store. Those of a lost process wait `grace_ms` for their holders."""
+    """The held offers of all processes of a store. Those of a lost process wait `hold_grace_ms` for their holders."""
 
     def __init__(
         self,
         client: RedisClient,
-        grace_ms: int,
-        timeout_ms: int,
+        settings: Settings,
         release: Callable[[str, bytes, bytes], Awaitable[None]],
     ) -> None:
         self._client = client
-        self._late_ms = int(LATE_BEATS * BEAT_S * 1000) + grace_ms
-        self._note_ms = timeout_ms + NOTE_MS
+        self._late_ms = int(LATE_BEATS * BEAT_S * 1000) + settings.hold_grace_ms
+        self._note_ms = settings.session_timeout_ms + NOTE_MS
         self._release = release
         self._processes = client.key("processes")
         self._held = self._held_key(client.process_id)

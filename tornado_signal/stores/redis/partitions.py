@@ -13,7 +13,6 @@ from functools import lru_cache
 from ...redis.slots import key_slot
 from ...session import Position, Session
 
-MAX_PARTITIONS = 1024
 PARTITIONS_KEPT = 10_000
 STORE_DIGITS = 4  # hexadecimal digits of the store in the identity of a partition
 # The keys of a script in order: a session, its tombstone, and the shared keys of the partition.

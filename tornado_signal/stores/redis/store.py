@@ -9,7 +9,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from ...errors import AlreadyAnswered, OperatorError, SessionNotFound, StalePosition, TooMany, Unavailable
 from ...metrics import Family, SessionMetrics
@@ -20,6 +20,7 @@ from ...redis.nodes import Acknowledgement, Node
 from ...redis.slots import key_slot
 from ...session import (
     MIN_HELD_MS,
+    SIDE_BODIES,
     Observer,
     Outcome,
     Refreshed,
@@ -32,14 +33,14 @@ from ...session import (
 )
 from ...settings.settings import Settings
 from ...system.loop import guarded, in_slices
-from ..quotas import Quotas
+from ...system.secrets import redis_passwords
 from ..watches import Watch, Watches
 from . import records, scripts
 from .checks import check_clocks, check_node
 from .counts import Counts
 from .discovery import Discovery
 from .leases import Leases
-from .partitions import MAX_PARTITIONS, Partition, Partitions
+from .partitions import Partition, Partitions
 from .probes import Probes
 
 log = logging.getLogger(__name__)
@@ -51,49 +52,44 @@ FORMAT = "1"
 
 
 class RedisStore:
-    """A store on Redis, on the running event loop. `Store` describes its operations, `RedisClient` its connections.
+    """A store on Redis, on the running event loop.
 
-    The number of `partitions` of each origin is fixed for a store. `timeout_ms` is the lifetime of a session, and of
-    the record of its removal from a listing. `codes` is `random` or `content`
-    (docs/decisions.md#deterministic-identifiers). Concurrent processes can slightly exceed the quotas of an origin. The
-    held offers of a lost process wait `hold_grace_ms` for their holders.
+    `LevelDBStore` describes its operations, `RedisClient` its connections. Concurrent processes can slightly exceed the
+    quotas of an origin. The held offers of a lost process wait `hold_grace_ms` for their holders.
     """
 
-    def __init__(
-        self,
-        client: RedisClient,
-        *,
-        partitions: int = 16,
-        timeout_ms: int,
-        codes: Literal["random", "content"] = "random",
-        quotas: Quotas = Quotas(),  # noqa: B008 (it never changes)
-        hold_grace_ms: int = 5000,
-    ) -> None:
-        if not 1 <= partitions <= MAX_PARTITIONS:
-            raise ValueError(partitions)
+    def __init__(self, settings: Settings) -> None:
+        password, sentinel_password = redis_passwords(settings)
+        ca = str(settings.redis_ca) if settings.redis_ca else None
+        tls, timeout_s = settings.redis_tls, settings.redis_timeout_ms / 1000
+        self.client = self.shared_redis = client = RedisClient(
+            settings.redis_nodes,
+            sentinel=settings.redis_sentinel,
+            access=Credentials(settings.redis_user or None, password, tls, ca, timeout_s),
+            sentinel_access=Credentials(settings.redis_sentinel_user or None, sentinel_password, tls, ca, timeout_s),
+            acknowledgement=Acknowledgement(settings.durability, settings.redis_replicas),
+            prefix=settings.redis_prefix,
+        )
+        self.topology, self.process_id = client.topology, client.process_id
         self.metrics = SessionMetrics()  # metrics of the sessions that this process changed
         self.capacity_bytes = 0
-        self.partitions = Partitions(client.prefix, partitions)  # the partitions of each origin
-        self._timeout_ms = timeout_ms
-        self._codes = codes
-        self._quotas = quotas
-        self.client = self.shared_redis = client
-        self.topology, self.process_id = client.topology, client.process_id
+        self.partitions = partitions = Partitions(client.prefix, settings.redis_partitions)
+        self._settings, self._timeout_ms = settings, settings.session_timeout_ms
         self.watches = Watches()  # by the channels of sessions and topics
         self.change_feed = ChangeFeed(client, self.watches)
         self.secret = b""
         self.on_lost: Callable[[], object] = lambda: None
         self._observer: Observer | None = None
-        self._discovery = discovery = Discovery(client, self.partitions, self.watches, self.metrics, timeout_ms)
+        self._discovery = discovery = Discovery(client, partitions, self.watches, self.metrics, self._timeout_ms)
         self.topics, self.sessions = discovery.topics, discovery.sessions
         self.listing_state = discovery.listing_state
         self.begin_topic, self.topic_step = discovery.begin_topic, discovery.topic_step
-        self._counts = counts = Counts(client, self.partitions, discovery.sizes, timeout_ms, quotas)
+        self._counts = counts = Counts(client, partitions, discovery.sizes, settings)
         self.counts, self.largest_origins, self.origins = counts.total, counts.largest, counts.origins
         self._asides: set[asyncio.Task[None]] = set()
         self._probes = Probes(client, self._on_lost)
         self.probe = self._probes.probe
-        self._leases = Leases(client, hold_grace_ms, timeout_ms, self.release)
+        self._leases = Leases(client, settings, self.release)
 
     async def open(self) -> None:
         try:
@@ -169,9 +165,9 @@ class RedisStore:
     def now_ms(self, watch: Watch | None = None) -> int:
         return self.client.now_ms(None if watch is None else key_slot(watch.key))
 
-    def allow(self, quotas: Quotas) -> None:
-        self._quotas = quotas
-        self._counts.allow(quotas)
+    def use(self, settings: Settings) -> None:
+        self._settings = settings
+        self._counts.use(settings)
 
     def metric_families(self) -> Iterator[Family]:
         yield Family("gauge", "store_available", "Whether all primaries can be written and read.", self.available)
@@ -220,7 +216,7 @@ class RedisStore:
         secret_hash: bytes = b"",
         lease: bytes = b"",
     ) -> tuple[bytes, int]:
-        by_content = self._codes == "content"
+        by_content = self._settings.codes == "content"
         code = content_code(origin, [topic], offer) if by_content else make_uuid(os.urandom(16), 4)
         code = self.partitions.place(code, topic)
         partition = self.partitions.of_topic(origin, topic)
@@ -236,7 +232,7 @@ class RedisStore:
                 offer=offer.encode(),
                 lifetime_ms=ttl_ms or self._timeout_ms,
                 secret_hash=secret_hash,
-                max_sessions=self._quotas.sessions_per_origin - others,
+                max_sessions=self._settings.max_sessions_per_origin - others,
                 identity=self.partitions.make_identity(),
                 by_content=int(by_content),
                 lease=lease,
@@ -297,8 +293,8 @@ class RedisStore:
             side=records.NAMES[side],
             secret_hash=secret_hash,
             token=os.urandom(8),
-            max_candidates=self._quotas.candidates,
-            max_bytes=self._quotas.side_bytes,
+            max_candidates=self._settings.max_candidates,
+            max_bytes=SIDE_BODIES * self._settings.max_body_bytes,
         )
         texts = map(str.encode, candidates)
         state = await self.client.run(partition.slot, partition.keys(code)[:3], call, *texts)
@@ -421,29 +417,3 @@ class RedisStore:
 
     def knows(self, identity: str) -> bool:
         return self.partitions.covers(identity)
-
-
-def make_redis_store(
-    settings: Settings, quotas: Quotas, password: str | None, sentinel_password: str | None
-) -> RedisStore:
-    """Return the store as configured, with the passwords for Redis and for its Sentinels."""
-    ca = str(settings.redis_ca) if settings.redis_ca else None
-    timeout_s = settings.redis_timeout_ms / 1000
-    client = RedisClient(
-        settings.redis_nodes,
-        sentinel=settings.redis_sentinel,
-        access=Credentials(settings.redis_user or None, password, settings.redis_tls, ca, timeout_s),
-        sentinel_access=Credentials(
-            settings.redis_sentinel_user or None, sentinel_password, settings.redis_tls, ca, timeout_s
-        ),
-        acknowledgement=Acknowledgement(settings.durability, settings.redis_replicas),
-        prefix=settings.redis_prefix,
-    )
-    return RedisStore(
-        client,
-        partitions=settings.redis_partitions,
-        timeout_ms=settings.session_timeout_ms,
-        codes=settings.codes,
-        quotas=quotas,
-        hold_grace_ms=settings.hold_grace_ms,
-    )

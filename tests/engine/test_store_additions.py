@@ -1,0 +1,344 @@
+"""Every store: positions, events, ownership, withdrawal, refresh and watches."""
+
+import asyncio
+
+import pytest
+from support.stores import TIMEOUT_MS, on_every_engine, sweep
+
+from tornado_signal.errors import SessionNotFound, StalePosition, TooMany
+from tornado_signal.session import MAX_LEASES, MIN_HELD_MS, Reason, SessionPosition, Side
+from tornado_signal.settings.settings import Settings
+
+ORIGIN, OTHER = "https://one.example", "https://two.example"
+OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
+LEASES = [bytes([number]) * 12 for number in (1, 2)]
+
+
+async def refused(*operations):
+    """Whether all of these end as what does not exist does."""
+    results = await asyncio.gather(*operations, return_exceptions=True)
+    return {type(result) for result in results} == {SessionNotFound}
+
+
+@on_every_engine
+async def test_reader_gets_each_candidate_once_while_both_sides_send(one, engine):
+    code = await one.create()
+    texts = [str(number) for number in range(200)]
+    sending = asyncio.gather(*[one.add(code, ANSWERER, text) for text in texts], one.answer(code))
+    since, got, numbers = None, [], []
+    while len(got) < len(texts) or not sending.done():
+        news = await one.read(code, ANSWERER, since=since)
+        got += [text for _, text in news.candidates]
+        numbers += [number for number, _ in news.candidates]
+        since = SessionPosition(news.serial, max(since.number if since else 0, news.last))
+        await asyncio.sleep(0)
+    assert (got if engine.in_order else sorted(got, key=int)) == texts
+    assert numbers == sorted(set(numbers))
+    assert since.number == len(texts) + 1
+
+
+async def test_position_of_an_earlier_session_with_the_same_code_is_refused(opened):
+    _, one = await opened(codes="content")
+    code = await one.create()
+    before = SessionPosition((await one.read(code, OFFERER)).serial, 1)
+    assert (await one.read(code, OFFERER, since=before)).description == "offer"
+    await one.withdraw(code)
+    with pytest.raises(SessionNotFound):
+        await one.read(code, OFFERER, since=before)
+    assert await one.create() == code
+    with pytest.raises(StalePosition):
+        await one.read(code, OFFERER, since=before)
+
+
+@on_every_engine
+async def test_batches_are_read_whole_or_not_at_all(one, engine):
+    code = await one.create()
+    batches = [[f"{batch}.{number}" for number in range(100)] for batch in range(5)]
+    sending = asyncio.gather(*[one.add(code, ANSWERER, *batch) for batch in batches])
+    while not sending.done():
+        assert len((await one.read(code, ANSWERER)).candidates) % 100 == 0
+        await asyncio.sleep(0)
+    kept = [text for _, text in (await one.read(code, ANSWERER)).candidates]
+    found = [kept[at : at + 100] for at in range(0, len(kept), 100)]
+    assert (found if engine.in_order else sorted(found, key=batches.index)) == batches
+
+
+async def test_equal_content_has_one_lease_for_each_holder(opened, clock):
+    _, one = await opened(codes="content")
+    code = await one.create(lease=LEASES[0])
+    assert await one.create(lease=LEASES[1]) == await one.create(lease=LEASES[1]) == await one.create() == code
+    await one.release(code, LEASES[1])
+    clock.ms += 30_000
+    await one.renew(code, LEASES[0])
+    assert await one.codes() == [code]
+    for number in range(MAX_LEASES):
+        await one.create(lease=b"more" + bytes(7) + bytes([number]))
+    assert await refused(one.renew(code, LEASES[0]))
+    await one.hold(code, LEASES[0])
+    assert await refused(one.renew(code, b"more" + bytes(8)))
+    await one.release(code, LEASES[0])
+    assert await one.codes() == []
+
+
+@pytest.mark.parametrize("end", ["expiry", "sweep", "answer", "withdrawal"])
+async def test_new_session_with_the_code_of_an_ended_one_has_no_lease_and_wakes_its_watches(
+    opened, restarted, clock, engine, told, end
+):
+    store, one = await opened(codes="content")
+    code = await one.create(lease=LEASES[0])
+    await one.create(lease=LEASES[1])
+    with store.watch_session(ORIGIN, code) as watch:
+        if end == "answer":
+            await one.answer(code)
+        if end == "withdrawal":
+            await one.withdraw(code)
+        clock.ms += MIN_HELD_MS
+        if end == "sweep":
+            await sweep(store)
+        await watch.opened()
+        await engine.settled(store)
+        await watch.wait(watch.now_s())  # the end itself
+        assert await told(store, one.create(), session=watch) == (["session"], code)
+    for _ in range(2):
+        for lease in LEASES:
+            assert await refused(one.renew(code, lease), one.release(code, lease))
+        assert await one.codes() == [code]
+        store, one = await restarted(store, codes="content")
+
+
+async def test_refreshed_session_is_counted(store, one, clock, until):
+    code = await one.create()
+    for _ in range(5):
+        clock.ms += TIMEOUT_MS - 1
+        await one.refresh(code)
+    await until(lambda: min(store.now_ms(), store.now_ms()) >= clock.ms)  # processes look at it now and then
+    assert await store.counts() == (1, 1)
+
+
+async def test_events_are_departures_then_arrivals(one, clock):
+    codes = [await one.create() for _ in range(4)]
+    begun = await one.events(await one.begin())
+    assert [event[1:] for event in begun] == [(code, None) for code in codes]
+    at = [position for position, *_ in begun]
+    await one.answer(codes[1])
+    await one.withdraw(codes[2])
+    answered, withdrawn = (codes[1], Reason.ANSWERED), (codes[2], Reason.WITHDRAWN)
+    there = [(codes[0], None), (codes[3], None)]
+    assert await one.news(await one.begin()) == there
+    assert await one.news(at[0]) == there[1:]
+    assert await one.news(at[1]) == [answered, there[1]]
+    left = await one.events(at[3])
+    assert [event[1:] for event in left] == [answered, withdrawn]
+    assert await one.news(left[0][0]) == [withdrawn]
+    assert await one.news(left[1][0]) == []
+    clock.ms += TIMEOUT_MS
+    expired = await one.events(left[1][0])
+    assert {event[1:] for event in expired} == {(codes[n], Reason.EXPIRED) for n in (0, 3)}
+    assert await one.news(await one.begin()) == []
+    assert await one.news(at[0]) == [event[1:] for event in expired if event[1] == codes[0]]
+    assert await one.news(expired[0][0]) == [expired[1][1:]]
+
+
+async def test_refresh_across_the_old_expiry_is_consistent_with_events(one, clock):
+    code = await one.create()
+    clock.ms += TIMEOUT_MS - 1
+    refreshing = asyncio.create_task(one.refresh(code))
+    await asyncio.sleep(0)
+    clock.ms += 1
+    told = await one.news(await one.begin())
+    (refreshed,) = await asyncio.gather(refreshing, return_exceptions=True)
+    assert told == ([] if type(refreshed) is SessionNotFound else [(code, None)])
+
+
+async def test_position_is_refused_once_removals_after_it_are_forgotten(opened, clock, restarted):
+    store, one = await opened()
+    code, _ = await one.create(), await one.create(ttl_ms=10 * TIMEOUT_MS)
+    position, listed = await one.knowing(), (await one.state()).position
+    await one.answer(code)
+    await one.withdraw(code)
+    clock.ms += TIMEOUT_MS - 1
+    await sweep(store)
+    assert await one.news(position) == [(code, Reason.ANSWERED)]
+    assert await store.begin_topic(ORIGIN, "topic", position) == (position, True)
+    clock.ms += 1
+    await sweep(store)
+    for new in range(1, 4):
+        start, is_known = await store.begin_topic(ORIGIN, "topic", position)
+        assert (start.listed, is_known) == (0, False)
+        assert [reason for _, reason in await one.news(start)] == [None] * new
+        assert (await one.state(since=listed)).changed
+        store, one = await restarted(store)
+        await one.create()
+    position = await one.knowing()
+    assert await store.begin_topic(ORIGIN, "topic", position) == (position, True)
+
+
+@pytest.mark.parametrize("settled", [False, True])
+async def test_expired_sessions_are_reported_once_across_a_restart(settled, engine, opened, clock, restarted):
+    store, one = await opened()
+    codes = [await one.create() for _ in range(10)]
+    position = await one.knowing()
+    if engine.in_files:
+        expired = []
+        for _ in range(3):
+            store.observe(lambda outcome, *_: expired.append(outcome))
+            clock.ms += TIMEOUT_MS
+            assert await one.codes() == []
+            store, one = await restarted(store)
+        assert expired == ["expired"] * 10
+        return
+    clock.ms += TIMEOUT_MS
+    before = await one.news(position) if settled else None
+    store, one = await restarted(store)
+    found = await one.news(position)
+    assert (dict(found), len(found)) == (dict.fromkeys(codes, Reason.EXPIRED), 10)
+    assert before in (None, found)
+    await sweep(store)
+    assert await store.counts() == (0, 0)
+
+
+async def test_text_that_cannot_be_encoded_changes_nothing(opened, restarted):
+    store, one = await opened()
+    with pytest.raises(UnicodeEncodeError):
+        await one.create(offer="\ud800")
+    code = await one.create()
+    with pytest.raises(UnicodeEncodeError):
+        await one.add(code, OFFERER, "good", "\ud800")
+    with pytest.raises(UnicodeEncodeError):
+        await one.answer(code, "\ud800")
+    await one.add(code, OFFERER, "c")
+    await one.answer(code)
+    store, one = await restarted(store)
+    assert (await store.counts())[0] == 0
+    assert (await one.read(code, OFFERER)).candidates[-1][1] == "c"
+
+
+async def test_positions_of_another_store_are_recognised(open_store, under):
+    store, other = await open_store(), await open_store("other")
+    one = under(store)
+    await one.create()
+    for position in (await one.knowing(), (await one.state()).position, await one.begin("elsewhere")):
+        assert (store.knows(position.store), other.knows(position.store)) == (True, False)
+    assert store.identity != other.identity
+
+
+@on_every_engine
+async def test_quota_of_an_origin(open_store, under, engine, clock):
+    store = await open_store(max_sessions_per_origin=8)
+    one, other = under(store), under(store, OTHER)
+
+    async def filled(*topics):
+        made = [await asyncio.gather(one.create(topic), return_exceptions=True) for topic in topics]
+        return [code for (code,) in made if type(code) is not TooMany]
+
+    await other.create("elsewhere")
+    same = await filled(*["topic"] * 5)
+    assert len(same) == 5
+    assert len(await filled(*map(str, range(9)))) == 3 or not engine.in_order
+    assert await filled("topic") == [] or not engine.in_order
+    await one.answer(same[0])
+    assert len(await filled("topic", "0")) == 1 or not engine.in_order
+    sessions = sum(count for _, count in (await one.topics())[0])
+    assert sessions == 8 or not engine.in_order  # each of two processes learns of the other's in a second
+    clock.ms += TIMEOUT_MS
+    assert len(await filled("new", "newer", "newest")) == 3
+
+
+async def test_changed_quotas_apply_immediately(opened):
+    store, one = await opened(max_sessions_per_origin=1, max_candidates=1)
+    code = await one.create("topic")
+    await one.add(code, OFFERER, "c")
+    for refused in (one.create("topic"), one.add(code, OFFERER, "d")):
+        with pytest.raises(TooMany):
+            await refused
+    store.use(Settings(max_sessions_per_origin=3, max_candidates=2))
+    await one.create("topic")
+    await one.add(code, OFFERER, "d")
+    store.use(Settings(max_sessions_per_origin=2))
+    with pytest.raises(TooMany):
+        await one.create("topic")
+    await one.add(code, OFFERER, "e")
+
+
+async def test_both_sides_have_the_same_candidate_quota(opened):
+    _, one = await opened(max_candidates=10)
+    code = await one.create()
+    await one.add(code, OFFERER, *"0123456789")
+    await one.add(code, ANSWERER, *"01234567")
+    for side, texts in ((OFFERER, "x"), (ANSWERER, "xyz")):
+        with pytest.raises(TooMany):
+            await one.add(code, side, *texts)
+    await one.add(code, ANSWERER, "8")
+    await one.answer(code)
+    await one.add(code, ANSWERER, "9")
+    with pytest.raises(TooMany):
+        await one.add(code, ANSWERER, "x")
+
+
+async def test_quota_of_bytes_per_side(opened, restarted):
+    store, one = await opened(max_body_bytes=250)
+    code = await one.create(offer="o" * 600)
+    await one.add(code, OFFERER, "c" * 200, "é" * 50)
+    store, one = await restarted(store, max_body_bytes=250)
+    await one.add(code, OFFERER, "c" * 99)
+    with pytest.raises(TooMany) as refused:
+        await one.add(code, OFFERER, "cc")
+    assert refused.value.reason == "bytes of a session"
+    await one.add(code, OFFERER, "c")
+    await one.add(code, ANSWERER, "c" * 1000)
+    await one.answer(code, "a" * 1000)  # an answer is never refused for what came before it
+    with pytest.raises(TooMany):
+        await one.add(code, ANSWERER, "c")
+
+
+@pytest.fixture
+def told(engine):
+    """Return a function that runs an action, and returns the given watches that noticed a change and its result."""
+
+    async def told(store, operation, **watches):
+        await engine.settled(store)
+        waits = {name: watch.wait(watch.now_s() + 3600) for name, watch in watches.items()}
+        result = await operation
+        await engine.settled(store)
+        names = [name for name, wait in waits.items() if wait.done()]
+        for watch in watches.values():
+            watch.wake()
+        return names, result
+
+    return told
+
+
+async def test_change_wakes_only_the_watches_of_its_topic_or_session(store, under, clock, told):
+    one, other = under(store), under(store, OTHER)
+    stranger = await one.create("other topic")
+    with (
+        store.watch_topic(ORIGIN, "topic") as topic,
+        store.watch_topic(OTHER, "topic") as foreign_topic,
+        store.watch_session(ORIGIN, stranger) as another_session,
+    ):
+        others = {"foreign_topic": foreign_topic, "another_session": another_session}
+        names, code = await told(store, one.create(), topic=topic, **others)
+        assert names == ["topic"]
+        with store.watch_session(ORIGIN, code) as session, store.watch_session(OTHER, code) as foreign_session:
+            watches = {"topic": topic, "session": session, "foreign_session": foreign_session, **others}
+            for operation, expected in [
+                (one.add(code, OFFERER, "c"), ["session"]),
+                (one.add(code, ANSWERER, "c"), ["session"]),
+                (one.read(code, OFFERER), []),
+                (one.answer(code), ["topic", "session"]),
+                (one.answer(code), []),
+                (one.withdraw(code), ["session"]),
+                (other.create("other topic"), []),
+            ]:
+                assert (await told(store, operation, **watches))[0] == expected
+        withdrawn = await one.create()
+        with store.watch_session(ORIGIN, withdrawn) as session:
+            names, _ = await told(
+                store, one.withdraw(withdrawn), topic=topic, session=session, foreign_topic=foreign_topic
+            )
+            assert names == ["topic", "session"]
+        expiring = await one.create()
+        with store.watch_session(ORIGIN, expiring) as session:
+            clock.ms += TIMEOUT_MS
+            names, _ = await told(store, sweep(store), topic=topic, foreign_topic=foreign_topic)
+            assert names == ["topic"]
