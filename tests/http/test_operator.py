@@ -18,7 +18,7 @@ from support.tokens import make_token, write_secret
 from tornado_signal.errors import SessionNotFound, Unavailable
 from tornado_signal.limits.per_address import ADMIN_CONNECTIONS
 from tornado_signal.operator import actions, history, status
-from tornado_signal.operator.access import MAX_BODY_BYTES
+from tornado_signal.operator.handlers import MAX_BODY_BYTES
 from tornado_signal.service.refusals import CALM_S
 from tornado_signal.service.service import MAX_REFUSED_ORIGINS
 from tornado_signal.settings.origins import AllowedOrigins

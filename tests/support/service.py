@@ -20,8 +20,8 @@ from tornado_signal.http.error_responses import make_error_responder
 from tornado_signal.http.handlers import Handler
 from tornado_signal.http.openapi import make_document
 from tornado_signal.limits.per_address import Limits
-from tornado_signal.operator.access import AdminPolicy
 from tornado_signal.operator.control import Control
+from tornado_signal.operator.handlers import AdminPolicy
 from tornado_signal.operator.handlers import make_application as make_admin_application
 from tornado_signal.process.reload import read_resources
 from tornado_signal.process.server import all_routes

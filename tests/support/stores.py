@@ -381,7 +381,7 @@ async def sweep(store):
     """Sweep until nothing is left to do. Return the number of keys deleted in each step."""
     if isinstance(store, Alternating):  # the watches of a topic sweep it when they are woken
         for each in store.stores:
-            for channel in list(each._discovery._expiries):
+            for channel in list(each._expiries):
                 each.watches.changed(channel)
         return []
     steps = []

@@ -12,6 +12,7 @@ from redis.crc import key_slot as redis_slot
 from tornado_signal.redis.nodes import Acknowledgement, Pipeline
 from tornado_signal.redis.slots import key_slot
 from tornado_signal.session import MIN_HELD_MS, Reason
+from tornado_signal.settings.settings import Settings
 from tornado_signal.stores.redis import permissions, scripts
 from tornado_signal.stores.redis.counts import Counts
 from tornado_signal.stores.redis.partitions import KEY_NAMES, Partitions

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tornado_signal.operator.messages import MAX_AGE_MS, Messages
+from tornado_signal.operator.control import MAX_AGE_MS, Messages
 
 NOW_MS = 1_900_000_000_000
 REQUEST = {"from": "a", "name": "drain", "fields": {}, "by": "127.0.0.1"}

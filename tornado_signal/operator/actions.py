@@ -33,6 +33,8 @@ MAX_BLOCKS: Final = 1000
 CLOSED_AT_ONCE: Final = 100  # connections per event-loop iteration
 MAX_TEXT: Final = 1024
 LEVELS: Final = ("debug", "info", "warning", "error")
+FORWARDED_BY: Final = "X-Operator"
+"""The header of a request that the supervisor passes on to a worker: who has sent it."""
 
 Fields = Mapping[str, Any]
 Performers = Mapping[str, Callable[[Fields], Awaitable[dict[str, Any]]]]

@@ -6,6 +6,9 @@ Processes exchange requests and replies through the relay. Each is a member of a
 import asyncio
 import contextlib
 import functools
+import hashlib
+import hmac
+import json
 import logging
 import socket
 import time
@@ -14,6 +17,7 @@ from typing import Any, Final
 
 from ..errors import Unavailable
 from ..relay import Channel, Lease, Relay
+from ..service import wire
 from ..service.service import Service
 from ..settings.settings import Settings
 from ..system.lifecycle import LEAVING
@@ -23,7 +27,6 @@ from ..transport import ServerState
 from .actions import ACTIONS, Actions, InvalidAction, make_server_actions, perform
 from .fullness import Fullness
 from .history import Point, merge
-from .messages import Messages
 from .status import Status, StoredSessions
 from .verdict import judge
 
@@ -38,6 +41,74 @@ REPLY_S: Final = 2.0
 JOIN_RETRY_S: Final = 5.0
 
 
+SIGNATURE_BYTES: Final = 64  # in hexadecimal: the relay strips spaces at the start of a message
+MAX_AGE_MS: Final = 60_000  # of a request; an older one is a repetition
+MAX_SENDERS: Final = 10_000  # whose latest requests are known
+PURPOSE: Final = b"messages between processes"
+
+REQUEST: Final = {"from": str, "number": int, "name": str, "fields": dict, "by": str}
+REPLY: Final = {"id": str, "process": str, "number": int}
+
+
+class Messages:
+    """Signs and checks messages between processes. Rights to publish on Redis are not enough to forge one.
+
+    Only those who may read the store know its secret. The time is the store's, which all processes share.
+    """
+
+    def __init__(self, secret: Callable[[], bytes], now_ms: Callable[[], int]) -> None:
+        self._secret = secret
+        self._now_ms = now_ms
+        self._started_ms = now_ms()  # an earlier request was for other processes, and can be repeated
+        self._number = 0
+        self._latest: dict[str, int] = {}  # the number of the latest request by sender
+
+    def next_number(self) -> int:
+        """Return a number for a request, larger than the one before. It is also about the time."""
+        self._number = max(self._number + 1, self._now_ms())
+        return self._number
+
+    def sign(self, fields: dict[str, Any]) -> bytes:
+        body = wire.encode(fields)
+        return self._signature(body) + body
+
+    def read_request(self, message: bytes) -> dict[str, Any] | None:
+        """Return the fields of a request, or None if it is forged, repeated, invalid or older than this process."""
+        fields = self._read(message, REQUEST)
+        if fields is None or abs(self._now_ms() - fields["number"]) > MAX_AGE_MS:
+            return None
+        sender, number = fields["from"], fields["number"]
+        if number < self._started_ms:
+            return None
+        if number <= self._latest.get(sender, 0):
+            return None
+        if len(self._latest) >= MAX_SENDERS:
+            oldest = self._now_ms() - MAX_AGE_MS
+            self._latest = {sender: latest for sender, latest in self._latest.items() if latest > oldest}
+        self._latest[sender] = number
+        return fields
+
+    def read_reply(self, message: bytes) -> dict[str, Any] | None:
+        """Return the fields of a reply, or None if it is forged or invalid."""
+        return self._read(message, REPLY)
+
+    def _read(self, message: bytes, types: dict[str, type]) -> dict[str, Any] | None:
+        signature, body = message[:SIGNATURE_BYTES], message[SIGNATURE_BYTES:]
+        if not hmac.compare_digest(signature, self._signature(body)):
+            return None
+        try:
+            fields = json.loads(body)
+        except (ValueError, RecursionError):
+            return None
+        if type(fields) is not dict or any(type(fields.get(name)) is not kind for name, kind in types.items()):
+            return None
+        return fields
+
+    def _signature(self, body: bytes) -> bytes:
+        # The secret has other uses, and is another one after the store was emptied.
+        return hmac.digest(hmac.digest(self._secret(), PURPOSE, hashlib.sha256), body, hashlib.sha256).hex().encode()
+
+
 class Inbox:
     """A receiver that calls a function for each message."""
 
@@ -46,7 +117,7 @@ class Inbox:
 
 
 class Control:
-    """This process as a member of its group. `Operator` describes its operations.
+    """This process as a member of its group. `WorkersOperator` has the same operations for the listener.
 
     The number of the worker is 0 if the server is one process. `apply` applies other settings, until a reload.
     """
@@ -129,6 +200,7 @@ class Control:
     # For the listener
 
     async def readiness(self) -> tuple[int, dict[str, Any]]:
+        """Return status and body of /readyz. Can raise Unavailable."""
         if self._lifecycle.leaving:
             raise Unavailable("draining")
         await self._service.store.probe()
@@ -136,6 +208,7 @@ class Control:
         return 200, {"status": "ok", **{name: detail for name, detail in details.items() if detail}}
 
     def metrics(self) -> AsyncIterator[bytes]:
+        """Yield the text of each family of metrics."""
         texts: AsyncIterator[bytes] = self._exposition.texts()
         return texts
 
@@ -146,7 +219,10 @@ class Control:
         return Exposition(self._service, self.fullness, self._transport, self._tls, self._started_s)
 
     async def describe(self, *, history: bool = False) -> dict[str, Any]:
-        """See `Operator`. Requests at the same time share one description."""
+        """Return the verdict and the states of all processes (docs/operator-page.md#data).
+
+        With `history` also the figures of the last hour. Requests at the same time share one description.
+        """
         if history not in self._describing or self._describing[history].done():
             self._describing[history] = asyncio.ensure_future(self._describe(history))
         return await asyncio.shield(self._describing[history])
@@ -171,6 +247,11 @@ class Control:
         }
 
     async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
+        """Perform an action, a key of `ACTIONS`, on each process that it concerns. The log names `by`.
+
+        Return `results` of each process with its name, and `missing`, the processes that did not respond. Raise
+        InvalidAction before anything has changed.
+        """
         results = [{"process": self._name, **await perform(self._actions.performers, name, fields, by)}]
         missing: list[str] = []
         if ACTIONS[name].everywhere:

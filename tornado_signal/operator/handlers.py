@@ -1,19 +1,197 @@
-"""The admin listener: health, readiness, metrics, and the operator's page with its data and actions."""
+"""The admin listener: access, health, readiness, metrics, and the operator's page with its data and actions."""
 
 import asyncio
+import hmac
+import http
+import ipaddress
 import json
-from typing import Any, Final
+import re
+from collections import Counter
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from prometheus_client import CONTENT_TYPE_LATEST
-from tornado import web
+from tornado import httputil, web
 
+from ..errors import Unavailable
+from ..service import wire
+from ..service.refusals import Refusals
 from ..system import assets
 from ..system.assets import POLICY, Asset
-from .access import AdminApplication, AdminHandler, AdminPolicy, Operator, RestrictedHandler, respond
-from .actions import ACTIONS, InvalidAction
+from ..transport.stream import HTTPStream
+from .actions import ACTIONS, FORWARDED_BY, InvalidAction
 
-FORWARDED_BY: Final = "X-Operator"
-"""The header of a request that the supervisor passes on to a worker: who has sent it."""
+if TYPE_CHECKING:
+    from .control import Control
+    from .workers import WorkersOperator
+
+Operator: TypeAlias = "Control | WorkersOperator"
+"""The processes of one server, or of all servers that share a Redis."""
+
+MAX_BODY_BYTES: Final = 16 * 1024  # of a request
+REFUSALS_CHECK_S: Final = 10.0
+
+
+@dataclass(repr=False)
+class AdminPolicy:
+    """Access rules of everything but health and metrics."""
+
+    token: bytes = b""  # the required bearer token. Empty for none. A reload can replace it
+    local: bool = True  # whether only this machine can connect. Without a token this is required
+    hosts: tuple[str, ...] = ()  # host names that requests may name, in addition to addresses
+
+    def use(self, token: bytes, hosts: tuple[str, ...]) -> None:
+        """Use another token and other host names."""
+        self.token, self.hosts = token, hosts
+
+    def allows_host(self, host: str) -> bool:
+        """Return whether a request with this Host header is served. Otherwise it can be one of DNS rebinding."""
+        return is_address(host) or re.sub(":[0-9]+$", "", host).lower() in self.hosts
+
+
+class AdminHandler(web.RequestHandler):
+    """A Tornado handler with JSON responses, also for errors."""
+
+    methods = "GET, HEAD"
+    reason = ""  # why the request is refused, if the status does not say it
+
+    @property
+    def policy(self) -> AdminPolicy:
+        return cast("AdminApplication", self.application).policy
+
+    @property
+    def operator(self) -> Operator:
+        return cast("AdminApplication", self.application).operator
+
+    def set_default_headers(self) -> None:
+        self.set_header("Cache-Control", "no-store")
+
+    def prepare(self) -> None:
+        """Reject requests whose Host is a DNS name, except those of --admin-hosts."""
+        if not self.policy.allows_host(self.request.headers.get("Host", "")):
+            self.reason = "the Host is not an address; list this name in --admin-hosts"
+            raise web.HTTPError(403)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        error = kwargs["exc_info"][1] if "exc_info" in kwargs else None
+        if isinstance(error, Unavailable):
+            respond(self, 503, {"status": "unavailable", "reason": error.reason})
+            return
+        if status_code == 405:
+            self.set_header("Allow", self.methods)
+        respond(self, status_code, {"error": self.reason or http.HTTPStatus(status_code).phrase.capitalize()})
+
+    def log_exception(
+        self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        """Log unexpected errors only. The others were logged where they occurred."""
+        if not isinstance(value, Unavailable | web.HTTPError):
+            super().log_exception(typ, value, tb)
+
+
+class RestrictedHandler(AdminHandler):
+    """A handler for the operator only.
+
+    With a token, requests need it. Otherwise only programs on this machine have access.
+    """
+
+    acts = (
+        True  # whether it changes something. Then the page of this listener needs the token; others never have access
+    )
+
+    def prepare(self) -> None:
+        """Respond with 401 to requests without the token.
+
+        Raise HTTPError 403 for requests of web pages. Other machines also get it while no token is required.
+        """
+        headers, policy = self.request.headers, self.policy
+        own_page = is_from_own_page(self.request) and (policy.token or not self.acts)
+        if is_from_page(self.request) and not own_page:
+            self.reason = "web pages have no access"
+            raise web.HTTPError(403)
+        if policy.token:
+            scheme, _, token = headers.get("Authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), policy.token):
+                self.reason = "without the token of --admin-token-file"
+                self.set_header("WWW-Authenticate", "Bearer")
+                respond(self, 401, {"error": "Unauthorized"})
+            return
+        remote_ip = self.request.remote_ip or "::1"  # empty on a Unix socket
+        from_here = is_loopback(headers.get("Host", "")) and ipaddress.ip_address(remote_ip).is_loopback
+        if not (policy.local and from_here):
+            self.reason = "other machines have no access without --admin-token-file"
+            raise web.HTTPError(403)
+
+
+class NotFoundHandler(AdminHandler):
+    """The handler of all other paths."""
+
+    def prepare(self) -> None:
+        respond(self, 404, {"error": "Not found"})
+
+
+class AdminApplication(web.Application):
+    """The application of an admin listener.
+
+    The log has the first and the last refused request for each reason. It needs a running event loop.
+    """
+
+    def __init__(self, routes: list[Any], operator: Operator, policy: AdminPolicy) -> None:
+        self.operator, self.policy = operator, policy
+        self._refused: Counter[tuple[int, str]] = Counter()
+        self.refusals = Refusals(self._refused, lambda status, reason: "")
+        self._timer: asyncio.TimerHandle | None = None
+        super().__init__(
+            routes, default_handler_class=NotFoundHandler, log_function=self._count, compress_response=True
+        )
+
+    def _count(self, handler: web.RequestHandler) -> None:
+        if isinstance(handler, AdminHandler) and handler.reason:
+            self._refused[handler.get_status(), f"admin listener: {handler.reason}"] += 1
+            if self._timer is None:
+                self._check()
+
+    def _check(self) -> None:
+        self.refusals.check()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(REFUSALS_CHECK_S, self._check) if self.refusals.active else None
+
+    def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> httputil.HTTPMessageDelegate:
+        cast(HTTPStream, request_conn).set_max_body_size(MAX_BODY_BYTES)
+        return super().start_request(server_conn, request_conn)
+
+
+def is_from_page(request: httputil.HTTPServerRequest) -> bool:
+    """Return whether a browser has sent a request."""
+    return "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
+
+
+def is_from_own_page(request: httputil.HTTPServerRequest) -> bool:
+    """Return whether the page of this listener has sent a request, or the user has entered its address."""
+    return request.headers.get("Sec-Fetch-Site") in ("same-origin", "none")
+
+
+HOST = re.compile(r"(localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?")
+
+
+def is_address(host: str) -> bool:
+    """Return whether a Host header is an IP address, localhost or empty, and not a DNS name."""
+    return not host or HOST.fullmatch(host) is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a Host header is a loopback address or localhost."""
+    match = HOST.fullmatch(host)
+    try:
+        return match is not None and (match[1] == "localhost" or ipaddress.ip_address(match[1].strip("[]")).is_loopback)
+    except ValueError:
+        return False
+
+
+def respond(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> None:
+    handler.set_status(status)
+    handler.set_header("Content-Type", wire.JSON)
+    handler.finish(wire.encode(fields))
 
 
 class LivenessHandler(AdminHandler):
@@ -38,6 +216,8 @@ class MetricsHandler(AdminHandler):
     """GET /metrics: the metrics of the server, for Prometheus."""
 
     async def get(self) -> None:
+        from prometheus_client import CONTENT_TYPE_LATEST  # here, because that takes a while
+
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
         async for family in self.operator.metrics():
             self.write(family)

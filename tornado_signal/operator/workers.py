@@ -18,10 +18,9 @@ from ..errors import Unavailable
 from ..settings.live import LiveSettings
 from ..system import logs
 from ..system.fetching import fetch
-from .actions import InvalidAction, Performers, perform
+from .actions import FORWARDED_BY, InvalidAction, Performers, perform
 from .control import now_ms
 from .exposition import SingleFamily, counter, gauge, reload_gauge
-from .handlers import FORWARDED_BY
 from .verdict import judge
 
 RESPONSE_S = 2.0  # timeout for one worker's response
@@ -86,7 +85,7 @@ def with_worker(sample: str, worker: int) -> str:
 
 
 class WorkersOperator:
-    """All workers of this server, and the servers that share their store. `Operator` describes its operations.
+    """All workers of this server, and the servers that share their store. `Control` describes its operations.
 
     `server_actions` has the actions that the supervisor performs itself, by name.
     """
@@ -139,7 +138,7 @@ class WorkersOperator:
         return {listener.number: response for listener, response in responses if response is not None}
 
     async def describe(self, *, history: bool = False) -> dict[str, Any]:
-        """See `Operator`. One worker describes all processes."""
+        # One worker describes all processes.
         response = await self._first("/status?history=1" if history else "/status", STATUS_S)
         if response is None or response.code != 200:
             missing = [f"{self._server}/{listener.number}" for listener in self._listeners]

@@ -9,7 +9,7 @@ from tornado import web
 
 from ..http.error_responses import make_error_responder
 from ..limits.per_address import AdminConnectionLimiter
-from ..operator.access import AdminPolicy, Operator
+from ..operator.handlers import AdminPolicy, Operator, make_application
 from ..outgoing.webhooks import warn_of_unencrypted_events
 from ..service.ice import NO_ICE_SERVERS
 from ..service.request_log import RequestLog
@@ -44,8 +44,6 @@ async def start_admin_server(
     """
     application = web.Application()
     if sockets:
-        from ..operator.handlers import make_application  # here, because that takes a while
-
         policy.local = all(map(is_local, sockets))
         if not (policy.local or policy.token):
             log.info("the admin listener accepts other machines: only health and metrics without --admin-token-file")

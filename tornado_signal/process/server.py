@@ -16,9 +16,9 @@ from ..http.application import Application, Route
 from ..http.error_responses import make_error_responder
 from ..limits.per_address import Limits
 from ..limits.recent import SLICE_S
-from ..operator.access import AdminPolicy
 from ..operator.control import Control, server_name
 from ..operator.fullness import CHECK_S, describe_full
+from ..operator.handlers import AdminPolicy
 from ..outgoing.turn import Refresher
 from ..outgoing.webhooks import Webhooks
 from ..protocols.routes import protocol_routes

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OperatorError
-from ..operator.access import AdminPolicy
 from ..operator.actions import make_server_actions
 from ..operator.control import server_name
 from ..operator.fullness import CHECK_S as FULLNESS_CHECK_S
 from ..operator.fullness import Fullness, describe_full
+from ..operator.handlers import AdminPolicy
 from ..operator.workers import WorkerListener, WorkersOperator
 from ..settings.live import LiveSettings
 from ..settings.settings import Settings

@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from ..errors import Unavailable
 from ..system.loop import Repeating, present
@@ -25,16 +25,6 @@ SILENT_S: Final = 3.0  # a connection counts as lost after this silence
 RESUBSCRIBE_S: Final = 0.1  # delay before a refused channel is subscribed again
 PIECE: Final = 1000  # channels looked at in one iteration of the event loop
 IN_FLIGHT: Final = 500  # commands without a reply; more would delay the node and this process
-
-
-class Watched(Protocol):
-    """The users of channels."""
-
-    def watched(self, channel: bytes, /) -> bool:
-        """Return whether a channel is used."""
-
-    def changed(self, channel: bytes, /) -> None:
-        """Handle that messages of a channel can have been missed."""
 
 
 class PubSubConnection:
@@ -161,20 +151,25 @@ class PubSubConnection:
 
 
 class ChangeFeed:
-    """The subscriptions of all watched channels. `on_message` gets channel and content. None wakes the watches."""
+    """The subscriptions of all used channels.
+
+    `is_used` says whether a channel is used. `on_missed` is called if messages of a channel can have been missed.
+    `on_message` gets channel and content. None calls `on_missed`.
+    """
 
     def __init__(
         self,
         client: RedisClient,
-        watches: Watched,
+        is_used: Callable[[bytes], bool],
+        on_missed: Callable[[bytes], object],
         on_message: Callable[[bytes, bytes], object] | None = None,
     ) -> None:
         self.client = client
         self.topology = client.topology
         # Channels that are not subscribed yet. Readers that must not miss a change wait for the future.
         self.pending: dict[bytes, asyncio.Future[None]] = {}
-        self.watches = watches
-        self.on_message = on_message or (lambda channel, message: watches.changed(channel))
+        self._is_used, self._on_missed = is_used, on_missed
+        self.on_message = on_message or (lambda channel, message: on_missed(channel))
         self._slots: dict[bytes, int] = {}
         self._missed: set[bytes] = set()  # channels in `pending` that were subscribed before
         self._unwatched: dict[bytes, float] = {}  # by channel, since when
@@ -205,7 +200,7 @@ class ChangeFeed:
         now_s = self.loop.time()
         async for piece in present(self._slots.keys(), PIECE):
             for channel in piece:
-                if self.watches.watched(channel):
+                if self._is_used(channel):
                     self._unwatched.pop(channel, None)
                 elif now_s - self._unwatched.setdefault(channel, now_s) >= KEPT_S:
                     self.drop(channel)
@@ -242,7 +237,7 @@ class ChangeFeed:
         self._release(channel)
         if channel in self._missed:
             self._missed.discard(channel)
-            self.watches.changed(channel)
+            self._on_missed(channel)
 
     def moved(self, channel: bytes) -> None:
         """Subscribe again to a channel that has moved to another node."""

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ..errors import OperatorError
+from ..metrics import WORK_S, Family, Histogram
 from .connections import Address, Credentials
-from .metrics import RedisMetrics
 from .nodes import REPLACED, Acknowledgement, Node, Pipeline, parse_info, text_of
 from .slots import SLOTS
 
@@ -18,6 +19,27 @@ log = logging.getLogger(__name__)
 REFRESH_S: Final = 0.05  # minimum interval between the starts of two refreshes
 GRACE_S: Final = 0.05  # further wait for other nodes after the first response
 SUSPECT: Final = frozenset({"s_down", "o_down", "failover_in_progress"})  # flags of a primary that can be replaced soon
+
+
+class RedisMetrics:
+    """Metrics of the engine on Redis."""
+
+    def __init__(self) -> None:
+        self.seconds = Histogram(WORK_S)  # durations of calls, with all repetitions
+        self.retries: Counter[str] = Counter()  # the number of repeated calls by reason
+        self.failed = 0  # the number of failed calls
+        self.failovers = 0  # the number of changes of primaries
+        self.subscribed = 0  # the number of subscribed channels
+
+    def families(self) -> Iterator[Family]:
+        meaning = "How long calls of Redis took, all repetitions included."
+        yield Family("histogram", "redis_call_duration_seconds", meaning, self.seconds)
+        retries: dict[tuple[str, ...], float] = {(reason,): number for reason, number in self.retries.items()}
+        yield Family("counter", "redis_retries", "Calls of Redis that were repeated, and why.", retries, ("reason",))
+        yield Family("counter", "redis_failed_calls", "Calls of Redis that did not work in time.", self.failed)
+        meaning = "How often slots were found to have other primaries."
+        yield Family("counter", "redis_failovers", meaning, self.failovers)
+        yield Family("gauge", "redis_subscriptions", "Channels that are subscribed.", self.subscribed)
 
 
 class Claim(NamedTuple):

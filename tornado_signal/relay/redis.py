@@ -77,7 +77,7 @@ class RedisRelay:
         self._process = client.process_id.hex()
         self._local = MemoryRelay()
         self._channels: dict[bytes, Channel] = {}
-        self._feed = ChangeFeed(client, self, self._on_message)
+        self._feed = ChangeFeed(client, self._channels.__contains__, lambda channel: None, self._on_message)
         self._unconfirmed_bytes = 0
         self._leases: dict[Channel, dict[str, Registered]] = {}
         self._maybe_incomplete: set[Channel] = set()  # groups whose latest leases a new primary can lack
@@ -90,12 +90,6 @@ class RedisRelay:
 
     def _key(self, channel: Channel) -> bytes:
         return make_key(self._client.prefix, channel)
-
-    def watched(self, channel: bytes, /) -> bool:
-        return channel in self._channels
-
-    def changed(self, channel: bytes, /) -> None:
-        """Do nothing: messages that were missed are lost."""
 
     def subscribe(self, channel: Channel, receiver: Receiver) -> Awaitable[None] | None:
         self._local.subscribe(channel, receiver)

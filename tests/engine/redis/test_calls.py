@@ -285,14 +285,14 @@ async def test_page_reads_few_more_topics_than_those_up_to_it(redis, under):
 
 def before_listing(store, change):
     """Run a change between the next script that finds sessions and the reading of these."""
-    listed = store._discovery._listed
+    listed = store._listed
 
     async def change_and_list(partition, codes):
-        store._discovery._listed = listed
+        store._listed = listed
         await change()
         return await listed(partition, codes)
 
-    store._discovery._listed = change_and_list
+    store._listed = change_and_list
 
 
 async def test_session_that_is_withdrawn_while_it_is_read_is_omitted(redis, under, ran):

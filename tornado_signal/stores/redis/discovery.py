@@ -24,6 +24,7 @@ from ...session import (
     Side,
     TopicRange,
 )
+from ...settings.settings import Settings
 from ..watches import Watches
 from . import records, scripts
 from .partitions import Partition, Partitions
@@ -62,35 +63,22 @@ class Step(NamedTuple):
 
 
 class Discovery:
-    """The operations of `Store` that read listings. `observer` is called for each session that expires unanswered."""
+    """The operations of a store on Redis that read listings."""
 
-    observer: Observer | None = None
-
-    def __init__(
-        self,
-        client: RedisClient,
-        partitions: Partitions,
-        watches: Watches,
-        metrics: SessionMetrics,
-        timeout_ms: int,
-    ) -> None:
-        self._client = client
-        self._partitions = partitions
-        self._watches = watches
-        self._metrics = metrics
-        self._timeout_ms = timeout_ms
+    def __init__(self, client: RedisClient, settings: Settings) -> None:
+        self.client = self.shared_redis = client
+        self.partitions = Partitions(client.prefix, settings.redis_partitions)
+        self.watches = Watches()  # by the channels of sessions and topics
+        self.metrics = SessionMetrics()  # metrics of the sessions that this process changed
+        self._timeout_ms = settings.session_timeout_ms
+        self._observer: Observer | None = None
         self._removing = asyncio.Lock()  # of expired sessions
         self._expiries: dict[bytes, tuple[int, asyncio.TimerHandle]] = {}  # the next one, by channel
-
-    def close(self) -> None:
-        for _, timer in self._expiries.values():
-            timer.cancel()
-        self._expiries.clear()
 
     async def topics(
         self, origin: str, offset: int, limit: int, ranges: Sequence[TopicRange] | None = None
     ) -> tuple[list[tuple[str, int]], int]:
-        partitions = zip(self._partitions.all(origin), self._bounds(ranges), strict=True)
+        partitions = zip(self.partitions.all(origin), self._bounds(ranges), strict=True)
         reading = parts = [Part(partition, bounds, []) for partition, bounds in partitions if bounds]
         share = (offset + limit) // max(1, len(parts))
         step = min(share + 3 * math.isqrt(share + 1) + 4, TOPICS_STEP)
@@ -121,10 +109,10 @@ class Discovery:
     def _bounds(self, ranges: Sequence[TopicRange] | None) -> list[Bounds]:
         """Return the ranges in which a listing reads each partition. Only one partition can have a single topic."""
         if ranges is None:
-            return [WHOLE] * self._partitions.count
-        bounds: list[list[tuple[bytes, bytes]]] = [[] for _ in range(self._partitions.count)]
+            return [WHOLE] * self.partitions.count
+        bounds: list[list[tuple[bytes, bytes]]] = [[] for _ in range(self.partitions.count)]
         for each in ranges:
-            for of_partition in bounds if each.is_prefix else [bounds[self._partitions.number(each.text)]]:
+            for of_partition in bounds if each.is_prefix else [bounds[self.partitions.number(each.text)]]:
                 of_partition.append(each.bounds)
         return [tuple(of_partition) for of_partition in bounds]
 
@@ -148,10 +136,10 @@ class Discovery:
 
     async def sizes(self, origin: str) -> list[tuple[int, int]]:
         """Return the counts of sessions and topics of an origin, by partition."""
-        return await asyncio.gather(*map(self._size, self._partitions.all(origin)))
+        return await asyncio.gather(*map(self._size, self.partitions.all(origin)))
 
     async def _size(self, partition: Partition) -> tuple[int, int]:
-        if not int(await self._client.call(partition.slot, (b"HGET", partition.meta, b"n"), write=False) or 0):
+        if not int(await self.client.call(partition.slot, (b"HGET", partition.meta, b"n"), write=False) or 0):
             return 0, 0  # so an origin with few topics costs few scripts
         sessions, topics, _ = await self._topics(partition, WHOLE, 0)
         return sessions, topics
@@ -159,14 +147,14 @@ class Discovery:
     async def sessions(
         self, origin: str, topic: str, limit: int | None = None
     ) -> AsyncGenerator[list[ListedSession], None]:
-        partition = self._partitions.of_topic(origin, topic)
+        partition = self.partitions.of_topic(origin, topic)
         prefix = partition.listing_prefix(topic)
         stop = b"(" + prefix + b"\xff"
         left = sys.maxsize if limit is None else limit
         while left:
             max_items = min(left, LISTING_STEP)
             command = (b"ZRANGE", partition.listing, stop, b"[" + prefix, b"BYLEX", b"REV", b"LIMIT", 0, max_items)
-            members = await self._client.call(partition.slot, command, write=False)
+            members = await self.client.call(partition.slot, command, write=False)
             steps = [
                 [session for session in await self._listed(partition, [name[-16:] for name in members]) if session]
             ]
@@ -186,34 +174,34 @@ class Discovery:
         while True:
             fields = records.chunk_fields(Side.OFFERER, 1, last)
             command = (b"HMGET", partition.session(code), b"h", b"e", b"k", b"o", *fields)
-            result = records.unpack_listed(code, await self._client.call(partition.slot, command, write=False))
-            if result is None or result[0].session.expires_ms <= self._client.read_ms:
+            result = records.unpack_listed(code, await self.client.call(partition.slot, command, write=False))
+            if result is None or result[0].session.expires_ms <= self.client.read_ms:
                 return None
             if result[1] // records.CHUNK <= last // records.CHUNK:
                 return result[0]
             last = result[1]
 
     async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
-        partition = self._partitions.of_topic(origin, topic)
-        identity, serial, live, changes_ms = await self._run("listing_state", partition, topic=topic.encode())
+        partition = self.partitions.of_topic(origin, topic)
+        identity, serial, live, changes_ms = await self._run_for_topic("listing_state", partition, topic=topic.encode())
         self._expect(partition, topic, changes_ms)
-        position = Position(identity.decode(), int(serial), live) if live else self._partitions.nowhere
+        position = Position(identity.decode(), int(serial), live) if live else self.partitions.nowhere
         changed = live > 0 if since is None else position != since
         return ListingState(changed, position)
 
     # Events of a topic
 
     async def begin_topic(self, origin: str, topic: str, since: Position | None) -> tuple[Position, bool]:
-        partition = self._partitions.of_topic(origin, topic)
+        partition = self.partitions.of_topic(origin, topic)
         step = await self._step(partition, topic, 0, 0, 1)
         if since is not None:
             known = since.store == step.identity and since.listed <= since.event <= step.serial
-            if (known and since.event >= step.forgotten) or since == self._partitions.nowhere:
+            if (known and since.event >= step.forgotten) or since == self.partitions.nowhere:
                 return since, True
         return Position(step.identity, step.serial, 0), False
 
     async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
-        partition = self._partitions.of_topic(origin, topic)
+        partition = self.partitions.of_topic(origin, topic)
         step = await self._step(partition, topic, position.event, position.listed, EVENTS_STEP)
         identity, serial, removals, refreshes, additions = step[:5]
         if identity != position.store:  # the topic was empty, or sessions can be lost
@@ -230,12 +218,12 @@ class Discovery:
             if listed_session is not None:
                 at = Position(identity, serial, listed_session.session.serial)
                 events.append(Listed(at, listed_session))
-            elif not await self._client.call_key(b"ZSCORE", partition.listing, partition.listing_prefix(topic) + name):
+            elif not await self.client.call_key(b"ZSCORE", partition.listing, partition.listing_prefix(topic) + name):
                 # The session was removed since the script ran. The next step begins with its removal.
                 return EventBatch(events, Position(identity, serial, listed), more=True)
             listed = int.from_bytes(name[:8], "big")  # also of an evicted session, whose entry expires
         if step.empty:
-            return EventBatch(events, self._partitions.nowhere, more=False)
+            return EventBatch(events, self.partitions.nowhere, more=False)
         more = len(additions) == EVENTS_STEP
         # Sessions up to here count as known, so that removed ones that the reader never got are not reported.
         return EventBatch(events, Position(identity, serial, listed if more else serial), more)
@@ -264,10 +252,10 @@ class Discovery:
 
     async def _step(self, partition: Partition, topic: str, serial: int, listed: int, max_items: int) -> Step:
         known = {"departed_serial": serial, "listed_serial": listed, "max_items": max_items}
-        reply = await self._run("topic_step", partition, topic=topic.encode(), **known)
+        reply = await self._run_for_topic("topic_step", partition, topic=topic.encode(), **known)
         identity, newest, removals, refreshes, additions, first, forgotten, history = reply
         self._expect(partition, topic, first)
-        identity = self._partitions.identity_in_history(identity, history)
+        identity = self.partitions.identity_in_history(identity, history)
         return Step(identity, int(newest), removals, refreshes, additions, int(forgotten), empty=not first)
 
     # Expired sessions
@@ -275,7 +263,7 @@ class Discovery:
     def _expect(self, partition: Partition, topic: str, expires: bytes) -> None:
         """Wake the watches of a topic when a session in it expires, because an expiry publishes no message."""
         channel = partition.topic_channel(topic)
-        if not expires or not self._watches.watched(channel):
+        if not expires or not self.watches.watched(channel):
             return
         expires_ms = int(expires)
         scheduled = self._expiries.get(channel)
@@ -283,15 +271,15 @@ class Discovery:
             if scheduled[0] == expires_ms:
                 return
             scheduled[1].cancel()
-        wait_s = max(0, expires_ms - self._client.now_ms(partition.slot)) / 1000 + EXPIRY_DELAY_S
+        wait_s = max(0, expires_ms - self.client.now_ms(partition.slot)) / 1000 + EXPIRY_DELAY_S
         timer = asyncio.get_running_loop().call_later(wait_s, self._expire, channel)
         self._expiries[channel] = expires_ms, timer
 
     def _expire(self, channel: bytes) -> None:
         del self._expiries[channel]
-        self._watches.changed(channel)
+        self.watches.changed(channel)
 
-    async def _run(self, script: str, partition: Partition, **arguments: bytes | int) -> list[Any]:
+    async def _run_for_topic(self, script: str, partition: Partition, **arguments: bytes | int) -> list[Any]:
         """Run a script of a topic, and return its reply.
 
         Each run first removes up to 50 expired sessions. While more are left, it answers nothing else.
@@ -306,7 +294,7 @@ class Discovery:
 
         Its first item says whether the script must run again.
         """
-        again, expired, *reply = await self._client.run(partition.slot, partition.topic_keys, call, *more, write=False)
+        again, expired, *reply = await self.client.run(partition.slot, partition.topic_keys, call, *more, write=False)
         self.report_expired(partition, expired)
         return [again, *reply]
 
@@ -315,7 +303,7 @@ class Discovery:
 
         `expired` has code, topic and expiry in Unix milliseconds of the first one, then of the next one.
         """
-        self._metrics.swept += len(expired) // 3
-        if expired and self.observer is not None:
+        self.metrics.swept += len(expired) // 3
+        if expired and self._observer is not None:
             for code, topic, expires in zip(*[iter(expired)] * 3, strict=True):
-                self.observer("expired", partition.origin, code, topic.decode(), None, int(expires))
+                self._observer("expired", partition.origin, code, topic.decode(), None, int(expires))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 from ...errors import AlreadyAnswered, OperatorError, SessionNotFound, StalePosition, TooMany, Unavailable
-from ...metrics import Family, SessionMetrics
+from ...metrics import Family
 from ...redis.channels import ChangeFeed
 from ...redis.client import RedisClient
 from ...redis.connections import Credentials
@@ -34,13 +34,13 @@ from ...session import (
 from ...settings.settings import Settings
 from ...system.loop import guarded, in_slices
 from ...system.secrets import redis_passwords
-from ..watches import Watch, Watches
+from ..watches import Watch
 from . import records, scripts
 from .checks import check_clocks, check_node
 from .counts import Counts
 from .discovery import Discovery
 from .leases import Leases
-from .partitions import Partition, Partitions
+from .partitions import Partition
 from .probes import Probes
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ WAKE_STEP = 500  # watches that are woken per event-loop iteration, after data w
 FORMAT = "1"
 
 
-class RedisStore:
+class RedisStore(Discovery):
     """A store on Redis, on the running event loop.
 
     `LevelDBStore` describes its operations, `RedisClient` its connections. Concurrent processes can slightly exceed the
@@ -62,7 +62,7 @@ class RedisStore:
         password, sentinel_password = redis_passwords(settings)
         ca = str(settings.redis_ca) if settings.redis_ca else None
         tls, timeout_s = settings.redis_tls, settings.redis_timeout_ms / 1000
-        self.client = self.shared_redis = client = RedisClient(
+        client = RedisClient(
             settings.redis_nodes,
             sentinel=settings.redis_sentinel,
             access=Credentials(settings.redis_user or None, password, tls, ca, timeout_s),
@@ -70,21 +70,14 @@ class RedisStore:
             acknowledgement=Acknowledgement(settings.durability, settings.redis_replicas),
             prefix=settings.redis_prefix,
         )
+        super().__init__(client, settings)
         self.topology, self.process_id = client.topology, client.process_id
-        self.metrics = SessionMetrics()  # metrics of the sessions that this process changed
         self.capacity_bytes = 0
-        self.partitions = partitions = Partitions(client.prefix, settings.redis_partitions)
-        self._settings, self._timeout_ms = settings, settings.session_timeout_ms
-        self.watches = Watches()  # by the channels of sessions and topics
-        self.change_feed = ChangeFeed(client, self.watches)
+        self._settings = settings
+        self.change_feed = ChangeFeed(client, self.watches.watched, self.watches.changed)
         self.secret = b""
         self.on_lost: Callable[[], object] = lambda: None
-        self._observer: Observer | None = None
-        self._discovery = discovery = Discovery(client, partitions, self.watches, self.metrics, self._timeout_ms)
-        self.topics, self.sessions = discovery.topics, discovery.sessions
-        self.listing_state = discovery.listing_state
-        self.begin_topic, self.topic_step = discovery.begin_topic, discovery.topic_step
-        self._counts = counts = Counts(client, partitions, discovery.sizes, settings)
+        self._counts = counts = Counts(client, self.partitions, self.sizes, settings)
         self.counts, self.largest_origins, self.origins = counts.total, counts.largest, counts.origins
         self._asides: set[asyncio.Task[None]] = set()
         self._probes = Probes(client, self._on_lost)
@@ -152,7 +145,9 @@ class RedisStore:
         self.partitions.identity = identity
 
     async def close(self) -> None:
-        self._discovery.close()
+        for _, timer in self._expiries.values():
+            timer.cancel()
+        self._expiries.clear()
         await self._probes.stop()
         await self._counts.close()
         await self._leases.close()
@@ -174,7 +169,7 @@ class RedisStore:
         yield from self.client.metrics.families()
 
     def observe(self, observer: Observer | None) -> None:
-        self._observer = self._discovery.observer = observer and functools.partial(guarded, observer)
+        self._observer = observer and functools.partial(guarded, observer)
 
     def _report(self, outcome: Outcome, origin: str, code: bytes, known: Sequence[bytes]) -> None:
         """Report an event with the topic, the creation and the expiry if the script has returned them."""
@@ -237,7 +232,7 @@ class RedisStore:
                 by_content=int(by_content),
                 lease=lease,
             )
-            self._discovery.report_expired(partition, expired)
+            self.report_expired(partition, expired)
             reading = self._counts.note(origin, partition, sessions)
             if reading is not None:
                 await asyncio.wait((reading,), timeout=ASIDE_S)
