@@ -66,7 +66,7 @@ FAMILIES = {
     "Prometheus": (
         "system/test_monitoring.py::test_prometheus system/test_monitoring.py::test_alerts_fire_in_prometheus",
         "systemd/monitoring docs/monitoring.md tests/system/alerts.yml tests/support/scraping.py "
-        "tests/support/traffic.py tornado_signal/metrics.py tornado_signal/redis/metrics.py tornado_signal/operator",
+        "tests/support/traffic.py tornado_signal/metrics.py tornado_signal/redis/topology.py tornado_signal/operator",
     ),
     "other languages": (
         "system/test_other_languages.py::test_peers",
