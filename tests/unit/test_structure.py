@@ -251,7 +251,7 @@ def loops_over_nothing(source):
             asserts = [node for node in ast.walk(loop) if isinstance(node, ast.Assert)]
             literal = isinstance(loop.iter, ast.Tuple | ast.List) and loop.iter.elts
             names = names_in(loop.iter) & searched
-            if not asserts or literal or not (names or is_search(loop.iter)):
+            if not asserts or literal or "some" in names_in(loop.iter) or not (names or is_search(loop.iter)):
                 continue
             others = [node for node in nodes if isinstance(node, ast.Assert) and node not in asserts]
             text = ast.unparse(loop.iter)
