@@ -124,7 +124,7 @@ def subsequence(some, all_of_them):
 async def compare(path, sessions, timeout_ms=NO_LIMIT_MS):
     """Check that the store has all acknowledged sessions, and none in part. Return their number and that of others."""
     # Time stands still, so that no session expires between two reads.
-    store = await open_leveldb(path, HandClock(time.time_ns() // 1_000_000), timeout_ms=timeout_ms)
+    store = await open_leveldb(path, HandClock(time.time_ns() // 1_000_000), session_timeout_ms=timeout_ms)
     try:
         check_memory(store)
         listed = {}

@@ -23,7 +23,7 @@ def node(request):
     server.kill()
 
 
-open_one = functools.partial(open_on, timeout_ms=300_000, hold_grace_ms=GRACE_MS)
+open_one = functools.partial(open_on, session_timeout_ms=300_000, hold_grace_ms=GRACE_MS)
 
 
 async def stop_beating(store):
