@@ -35,7 +35,7 @@ from tornado_signal.service.operations import SUBSCRIPTIONS, Operation, declare
 from tornado_signal.service.parameters import CODE, SECRET
 from tornado_signal.service.schemas import SCHEMAS
 from tornado_signal.settings.settings import Settings
-from tornado_signal.stores import Store
+from tornado_signal.stores.leveldb.store import LevelDBStore
 from tornado_signal.system.lifecycle import DRAINING
 from tornado_signal.websocket.connection import make_methods
 
@@ -564,8 +564,8 @@ def break_store(service, monkeypatch):
     def fail(*arguments, **options):
         raise ZeroDivisionError
 
-    for name in vars(Store):
-        if inspect.iscoroutinefunction(getattr(Store, name)) or name.startswith("watch_"):
+    for name in vars(LevelDBStore):
+        if inspect.iscoroutinefunction(getattr(LevelDBStore, name)) or name.startswith("watch_"):
             monkeypatch.setattr(service.store, name, fail)
 
 
