@@ -60,9 +60,6 @@ class RequestParser:
         "progressed",
     )
 
-    # llhttp's parser would look for them, and an error for each costs as much as a callback.
-    on_header = on_status = on_chunk_header = on_chunk_complete = None
-
     def __init__(self, sink: RequestSink) -> None:
         self._sink = sink
         self._parser: Any = None  # llhttp's, made when it is needed

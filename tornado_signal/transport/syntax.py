@@ -88,7 +88,8 @@ def parse_head(head: bytes) -> tuple[str, Headers]:
     first, *lines = head.split(b"\r\n")
     if len(lines) > MAX_HEADERS:
         raise BadRequest(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-    folded = b"\n " in head or b"\n\t" in head or head.count(b"\n") > len(lines)
+    # Space and tab precede all characters of names.
+    folded = min(lines, default=b"!") < b"!" or head.count(b"\n") > len(lines)
     if folded or not _VERSION.fullmatch(first):
         raise BadRequest(http.HTTPStatus.BAD_REQUEST)  # such as RTSP
     version, headers = _LATER_VERSION.sub(HTTP_1_1, first.decode()), Headers(split_fields(lines))
