@@ -63,8 +63,10 @@ class Chopped(connection.Connection):
 
     sizes = ()
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes = b"") -> None:
         sizes = list(self.sizes)
+        if not data:
+            super().data_received()
         while data:
             size = (sizes.pop(0) if len(sizes) > 1 else sizes[0]) if sizes else len(data)
             super().data_received(data[:size])
