@@ -5,6 +5,7 @@ A new setting needs a field of `Settings` and an entry in systemd/tornado-signal
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,10 +57,14 @@ class Setting:
         return f"{self.meaning} [{self.type.allowed}] ({details})"
 
 
-def setting(default: object, value_type: ValueType[T], meaning: str, unit: str = "", *, fixed: bool = False) -> T:
-    """Return a field of `Settings`, with the arguments of `Setting`. Only a restart applies one that is `fixed`."""
-    metadata = {"default": default, "type": value_type, "meaning": meaning, "unit": unit, "live": not fixed}
+def setting(default: object, value_type: ValueType[T], meaning: str, unit: str = "", *, live: bool = True) -> T:
+    """Return a field of `Settings`, with the arguments of `Setting`."""
+    metadata = {"default": default, "type": value_type, "meaning": meaning, "unit": unit, "live": live}
     return dataclasses.field(default=value_type.parse(default), metadata=metadata)
+
+
+fixed = functools.partial(setting, live=False)
+"""The same for a setting that only a restart applies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,120 +73,100 @@ class Settings:
 
     # Where values are from, by the names of the settings. Those without a source have their defaults.
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
-    address: tuple[str, ...] = setting(
+    address: tuple[str, ...] = fixed(
         "127.0.0.1",
         types.list_of(types.ADDRESS),
         "IP addresses or host names to listen on, or Unix sockets as unix:/path; :: also accepts IPv4, unless an IPv4 "
         "address is listed; ignored when systemd passes a socket",
-        fixed=True,
     )
-    port: int = setting(3000, types.PORT, "TCP port to listen on; 0 picks a free port and logs it", fixed=True)
-    socket_mode: int = setting(
+    port: int = fixed(3000, types.PORT, "TCP port to listen on; 0 picks a free port and logs it")
+    socket_mode: int = fixed(
         "660",
         types.MODE,
         "permissions of the Unix socket, regardless of the umask; a program needs write permission to connect",
-        fixed=True,
     )
     tls_certificate: Path | None = setting(
         "none", types.OPTIONAL_PATH, "PEM file with the certificate and its chain, for HTTPS; re-read on SIGHUP"
     )
     tls_key: Path | None = setting("none", types.OPTIONAL_PATH, "PEM file with the private key of the certificate")
-    data_dir: Path = setting("data", types.PATH, "LevelDB directory, created if missing", fixed=True)
-    store: Literal["leveldb", "redis"] = setting(
+    data_dir: Path = fixed("data", types.PATH, "LevelDB directory, created if missing")
+    store: Literal["leveldb", "redis"] = fixed(
         "leveldb",
         types.one_of("leveldb", "redis"),
         "where sessions are stored: in the data directory of a single process (leveldb), or on Redis or "
         "Valkey 7.0 or newer, shared by any number of servers (redis)",
-        fixed=True,
     )
-    workers: int | Literal["auto"] = setting(
+    workers: int | Literal["auto"] = fixed(
         1,
         types.keyword_or("auto", "auto", types.integer(1, 512)),
         "number of processes that share the port, with --store redis; auto: one per processor",
-        fixed=True,
     )
-    redis_nodes: tuple[tuple[str, int], ...] = setting(
+    redis_nodes: tuple[tuple[str, int], ...] = fixed(
         "127.0.0.1:6379",
         types.list_of(types.REDIS_NODE),
         "a Redis server, or some nodes of a cluster, which is detected; with --redis-sentinel, the Sentinels",
-        fixed=True,
     )
-    redis_sentinel: str = setting(
+    redis_sentinel: str = fixed(
         "none",
         types.none_or("", types.NAME),
         "name of the primary in Sentinel; none: connect to --redis-nodes directly",
-        fixed=True,
     )
-    redis_prefix: str = setting(
+    redis_prefix: str = fixed(
         "tornado-signal:",
         types.matching("[!-z|~]{1,64}", "1 to 64 ASCII characters, without spaces and braces"),
         "prefix of all keys and channels",
-        fixed=True,
     )
-    redis_user: str = setting("none", types.none_or("", types.NAME), "Redis user; none: the default user", fixed=True)
+    redis_user: str = fixed("none", types.none_or("", types.NAME), "Redis user; none: the default user")
     redis_password_file: Path | VariableSecret | None = setting(
         "none", types.OPTIONAL_PATH, "file with the password of the Redis user; re-read on SIGHUP"
     )
-    redis_sentinel_user: str = setting(
-        "none", types.none_or("", types.NAME), "Sentinel user; none: the default user", fixed=True
-    )
+    redis_sentinel_user: str = fixed("none", types.none_or("", types.NAME), "Sentinel user; none: the default user")
     redis_sentinel_password_file: Path | VariableSecret | None = setting(
         "none", types.OPTIONAL_PATH, "file with the password of the Sentinel user; re-read on SIGHUP"
     )
-    redis_tls: bool = setting("false", types.SWITCH, "whether to encrypt connections to Redis", fixed=True)
-    redis_ca: Path | None = setting(
-        "none",
-        types.OPTIONAL_PATH,
-        "PEM file with the certificate authority of Redis; none: the system's authorities",
-        fixed=True,
+    redis_tls: bool = fixed("false", types.SWITCH, "whether to encrypt connections to Redis")
+    redis_ca: Path | None = fixed(
+        "none", types.OPTIONAL_PATH, "PEM file with the certificate authority of Redis; none: the system's authorities"
     )
-    redis_timeout_ms: int = setting(
+    redis_timeout_ms: int = fixed(
         1000,
         types.integer(50, 60_000),
         "time limit of an operation on Redis, retries included; then the request is refused with 503",
         "ms",
-        fixed=True,
     )
-    redis_replicas: int = setting(
+    redis_replicas: int = fixed(
         1,
         types.integer(0, 10),
         "replicas that must have a write before it is acknowledged, with --durability replicated; all other "
         "replicas that have reported recently are awaited as well",
-        fixed=True,
     )
-    redis_partitions: int = setting(
+    redis_partitions: int = fixed(
         16,
         types.integer(1, 1024),
         "number of partitions of an origin, so that several nodes share its sessions; cannot be changed later",
-        fixed=True,
     )
     # A tenth of a second to a week: sessions are short-lived, and no peer answers faster.
-    session_timeout_ms: int = setting(
-        300_000, types.integer(100, 604_800_000), "lifetime of a session", "ms", fixed=True
+    session_timeout_ms: int = fixed(300_000, types.integer(100, 604_800_000), "lifetime of a session", "ms")
+    sweep_interval_ms: int = fixed(
+        1000, types.integer(10, 3_600_000), "pause between two deletions of expired sessions", "ms"
     )
-    sweep_interval_ms: int = setting(
-        1000, types.integer(10, 3_600_000), "pause between two deletions of expired sessions", "ms", fixed=True
-    )
-    hold_grace_ms: int = setting(
+    hold_grace_ms: int = fixed(
         5000,
         types.integer(0, 300_000),
         "how long a held offer outlives its WebSocket, so that its owner can reconnect",
         "ms",
-        fixed=True,
     )
-    durability: Literal["fsync", "os", "replicated"] = setting(
+    durability: Literal["fsync", "os", "replicated"] = fixed(
         "fsync",
         types.one_of("fsync", "os", "replicated"),
         "what a 200 guarantees: the change is on disk and survives a power failure (fsync), or survives a "
         "crash of the process (os); with --store redis also: it is in the memory of --redis-replicas replicas"
         " (replicated), which is the default there",
-        fixed=True,
     )
-    codes: Literal["random", "content"] = setting(
+    codes: Literal["random", "content"] = fixed(
         "random",
         types.one_of("random", "content"),
         "how session codes are made: at random, or from origin, topic and offer, so that equal offers have equal codes",
-        fixed=True,
     )
     allowed_origins: AllowedOrigins | None = setting(
         "any",
@@ -258,19 +243,17 @@ class Settings:
         types.none_or((), types.list_of(types.NETWORK)),
         "addresses exempt from per-address limits; trusted proxies always are",
     )
-    admin_port: int | None = setting(
+    admin_port: int | None = fixed(
         "off",
         types.keyword_or("off", None, types.PORT),
         "port of a second listener for the operator: a page, /metrics, /healthz, /readyz and actions; "
         "0 picks a free port",
-        fixed=True,
     )
-    admin_address: str = setting(
+    admin_address: str = fixed(
         "127.0.0.1",
         types.HOST,
         "address of that listener; if other machines can reach it, they have only health and metrics without "
         "--admin-token-file",
-        fixed=True,
     )
     admin_hosts: tuple[str, ...] = setting(
         "none",
@@ -278,12 +261,11 @@ class Settings:
         "host names under which that listener is reached, such as those in the configuration of Prometheus; requests "
         "with an IP address or localhost as their Host are always served",
     )
-    admin_token_file: Path | VariableSecret | None = setting(
+    admin_token_file: Path | VariableSecret | None = fixed(
         "none",
         types.OPTIONAL_PATH,
         "file with the token that everything but health and metrics of that listener requires (Authorization: "
         "Bearer); commands send it, and the page asks for it",
-        fixed=True,
     )
     admin_topics: bool = setting(
         "false",
@@ -297,11 +279,10 @@ class Settings:
         "balancers notice",
         "ms",
     )
-    start_empty_if_damaged: bool = setting(
+    start_empty_if_damaged: bool = fixed(
         "false",
         types.SWITCH,
         "whether to move a damaged database aside and continue without it, at the start and later",
-        fixed=True,
     )
     demo: bool = setting("true", types.SWITCH, "whether to serve a demo page at /demo")
     readable_module: bool = setting(
@@ -391,12 +372,11 @@ class Settings:
     log_subjects: bool = setting(
         "false", types.SWITCH, "whether lines of the access log name the subject (sub) of the token"
     )
-    otlp_endpoint: str = setting(
+    otlp_endpoint: str = fixed(
         "none",
         types.none_or("", types.COLLECTOR),
         "URL of an OpenTelemetry collector (OTLP over HTTP, often port 4318) that receives requests as spans, at "
         "/v1/traces below it; none: no spans; needs the extra otel",
-        fixed=True,
     )
 
 
