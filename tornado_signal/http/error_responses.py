@@ -13,7 +13,7 @@ from ..service.request_log import RequestLog
 from ..service.schemas import MAX_ORIGIN
 from ..service.statuses import STATUS
 
-REFUSED_RETRY_AFTER_S: Final = 5  # for a connection too many
+REFUSED_RETRY_AFTER_S: Final = 5  # for a connection over a limit
 
 CHALLENGES: Final[dict[type[BaseException], str]] = {  # RFC 6750, section 3.1
     errors.Unauthorized: "invalid_token",
@@ -42,7 +42,7 @@ def error_response(error: BaseException) -> tuple[int, list[tuple[str, str]], by
 def cors(origin: str, *, listed: bool) -> list[tuple[str, str]]:
     """Return the CORS headers for an allowed origin. `listed` says whether `--allowed-origins` has it."""
     headers = [("Access-Control-Allow-Origin", origin), ("Access-Control-Expose-Headers", EXPOSED)]
-    if listed:  # else a cookie of the operator's proxy would be every page's
+    if listed:  # otherwise every page could send requests with a visitor's cookies for the operator's proxy
         headers.append(("Access-Control-Allow-Credentials", "true"))
     return headers
 
@@ -54,14 +54,14 @@ def make_error_responder(log: RequestLog) -> Callable[[int, httputil.HTTPHeaders
         date = httputil.format_timestamp(time.time())
         answer = httputil.HTTPHeaders({"Content-Type": wire.JSON, "Date": date, "Vary": "Origin"})
         answer["Cache-Control"] = "no-store"
-        answer["X-Request-Id"] = log.count_transport_refusal(status)
+        answer["X-Request-Id"] = log.count_transport_refusal(status)  # which also makes the id
         origin = headers.get("Origin", "")
         allowed = log.settings.allowed_origins
         if 0 < len(origin) <= MAX_ORIGIN and (allowed is None or origin in allowed):
             for name, value in cors(origin, listed=allowed is not None):
                 answer[name] = value
         elif status in (414, 431) and not origin:
-            # The Origin may not have been read. The response says nothing that a page of another origin does not know.
+            # The Origin may be in an unread header. Every page may read this response, because it holds no data.
             answer["Access-Control-Allow-Origin"] = "*"
         if status in (429, 503):
             answer["Retry-After"] = str(REFUSED_RETRY_AFTER_S)

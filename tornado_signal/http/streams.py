@@ -11,7 +11,7 @@ from .fields import query_fields, query_token, topic_of
 from .handlers import Handler
 
 HEARTBEAT_S: Final = 15.0
-RETRY_MS: Final = 2000  # after which a client whose stream broke off comes back
+RETRY_MS: Final = 2000  # a client whose stream broke off reconnects after this time
 RETURN_MS: Final = (500, 5000)  # the same when the server stops: not all at one moment
 LAST_EVENT_ID: Final = "Last-Event-ID"
 

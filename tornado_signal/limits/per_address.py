@@ -111,7 +111,7 @@ class TokenBucket:
         return 0
 
     def borrow(self, most: float, per_ms: float, now_ms: int, count: int) -> bool:
-        """Take tokens if there is one, also more than there are. Return whether they were taken."""
+        """Take `count` tokens if at least one is left, so that `tokens` may become negative. Return whether taken."""
         self.take(most, per_ms, now_ms, 0)
         if self.tokens < 1:
             return False

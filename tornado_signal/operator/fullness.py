@@ -11,8 +11,8 @@ from ..system.usage import descriptors_left
 
 log = logging.getLogger(__name__)
 
-CHECK_S: Final = 1.0  # between two checks
-CALM_S: Final = 10.0  # without a refusal, until there is room again
+CHECK_S: Final = 1.0  # interval between two checks
+CALM_S: Final = 10.0  # after this time without a refusal a resource has room again
 
 RESOURCES: Final = {
     "connections": "all connections that --max-connections allows are open; raise it",

@@ -23,11 +23,11 @@ from .webhook_events import BATCH_EVENTS, MAX_EVENTS, Batch, EventQueue, Fields,
 
 log = logging.getLogger(__name__)
 
-GATHER_S: Final = 0.2  # for more events to share a request
+GATHER_S: Final = 0.2  # more events within this time share a request
 MAX_SENDING: Final = 8  # requests in flight, while each of them is full
 FIRST_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 60.0
-GIVE_UP_S: Final = 600.0  # after the first attempt
+GIVE_UP_S: Final = 600.0  # events are dropped this long after their first attempt
 FLUSH_S: Final = 2.0
 STOPPED: Final = "stopped"
 LOCAL_SUFFIXES: Final = (".localhost", ".local", ".internal")

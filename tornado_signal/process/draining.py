@@ -15,7 +15,7 @@ from ..transport.listener import ACCEPTED_S, HANDSHAKE_S
 
 log = logging.getLogger(__name__)
 
-LAST_REQUEST_S = 1.0  # for open connections to send one more request
+LAST_REQUEST_S = 1.0  # time for open connections to send one more request
 CLOSE_WEBSOCKETS_S = 2.0  # over which WebSockets are closed, so that clients do not all reconnect at once
 DRAIN_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 2.0

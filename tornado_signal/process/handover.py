@@ -25,8 +25,8 @@ from ..system.loop import guarded
 log = logging.getLogger(__name__)
 
 MAX_ENCODED_BYTES = 1 << 24
-PERIOD_S = 0.1  # between two calls of `accepts`
-FRESH_S = 0.3  # without a call, after which a process counts as stuck
+PERIOD_S = 0.1  # interval between two calls of `accepts`
+FRESH_S = 0.3  # a process that has not called for this time counts as stuck
 BUSY = 0.25  # share of a processor beyond which others do not leave connections to a process
 SLACK = 2  # WebSockets more than the least loaded process that are always tolerated
 _ROW = struct.Struct("dq")  # the time until which others leave connections to a process, and its number of WebSockets

@@ -38,10 +38,10 @@ log = logging.getLogger(__name__)
 
 # Clients of a stuck worker hang for at most the sum of these three.
 CHECK_S = 1.0  # between two health checks of a worker
-STUCK_S = 3.5  # without a response, unless the service manager's watchdog asks for less
-ABORT_S = 0.5  # for a stuck worker to log where it is
-START_S = 30.0  # for a worker to serve
-RESTART_S = 1.0  # before a worker is restarted; twice as long after each start that fails
+STUCK_S = 3.5  # a worker is stuck after this time without a response, unless the watchdog asks for less
+ABORT_S = 0.5  # time for a stuck worker to log where it is
+START_S = 30.0  # time for a worker to start serving
+RESTART_S = 1.0  # pause before a worker is restarted; twice as long after each start that fails
 MAX_RESTART_S = 8.0
 STOP_S = sum(LIMITS_S.values())  # for workers to stop
 

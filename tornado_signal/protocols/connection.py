@@ -25,7 +25,7 @@ from .endpoint import find_scope
 
 T = TypeVar("T")
 
-AVAILABLE_S: Final = 20.0  # for which a client waits for its id or room while Redis does not respond
+AVAILABLE_S: Final = 20.0  # a client waits this long for its id or room while Redis does not respond
 RETRY_S: Final = 0.3
 MAX_CHANNELS: Final = 1000  # channels and groups of a connection
 MAX_MEMBERS: Final = 1000  # of a group

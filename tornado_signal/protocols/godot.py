@@ -18,8 +18,8 @@ PATH: Final = "/godot"
 JOIN, ID, PEER_CONNECT, PEER_DISCONNECT, OFFER, ANSWER, CANDIDATE, SEAL = range(8)
 HOST: Final = "1"
 GUEST, MESH, RELAYED, SEALED = "", "mesh", "relayed", "sealed"  # the data of members; the last three of the host
-JOIN_S: Final = 1.0  # for which a client may be in no lobby
-SEALED_S: Final = 10.0  # for which the members of a sealed lobby stay connected
+JOIN_S: Final = 1.0  # a client may be in no lobby for this time
+SEALED_S: Final = 10.0  # the members of a sealed lobby stay connected for this time
 MAX_ID: Final = 2**31
 NAME_BYTES: Final = 8  # in hexadecimal digits
 

@@ -24,7 +24,7 @@ FIRST: Final = "first"  # the only member of a group. Its token and data are the
 
 
 class MatchboxConnection(MemberConnection):
-    """A client of matchbox, in one room. Its id is a UUID, by which the older one of two members is known.
+    """A client of matchbox, in one room. Its id is a UUID that begins with the time: an older member has a smaller one.
 
     With `?next=N`, each N clients are together, in the order of their arrival. With `?host=1`, the first one is the
     host, and the others know only the host. Each such group is a room, named after its first client.
@@ -42,7 +42,8 @@ class MatchboxConnection(MemberConnection):
         self._next = min(int(count[:9]), MAX_MEMBERS) if count.isdigit() else 0
         self._is_hosted = not self._next and query.get("host") == [b"1"]
         kind = f"next {self._next}" if self._next else "host" if self._is_hosted else "all"
-        self._room = Channel(f"{kind} {self.scope}", find_room(handshake) or "")  # in which the groups are found
+        # The room itself, or, with groups, the channel whose lease FIRST names the current group.
+        self._room = Channel(f"{kind} {self.scope}", find_room(handshake) or "")
         self._first = ""  # the id of the host, or of the first client of a batch that is not complete
 
     def opened(self) -> Awaitable[None]:

@@ -71,6 +71,7 @@ class PubSubConnection:
             self._connection.send((command, channel) if channel else (command,) for command, channel in commands)
 
     async def _work(self) -> None:
+        """Keep the channels subscribed, with a new connection after each lost one, until no channel is left."""
         while True:
             try:
                 self._lost.clear()
@@ -84,7 +85,7 @@ class PubSubConnection:
             except Exception:
                 log.exception("cannot subscribe at %s:%d: trying again", *self.address)
             finally:
-                self._lose()
+                self._disconnect()
             if not await self._change_feed.lost(self):
                 return
             await asyncio.sleep(RESUBSCRIBE_S)
@@ -104,7 +105,7 @@ class PubSubConnection:
                     return
             self._queue(b"PING", b"")
 
-    def _lose(self) -> None:
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         self._in_flight.clear()
         self._unsent.clear()
@@ -154,7 +155,7 @@ class ChangeFeed:
     """The subscriptions of all used channels.
 
     `is_used` says whether a channel is used. `on_missed` is called if messages of a channel can have been missed.
-    `on_message` gets channel and content. None calls `on_missed`.
+    `on_message` gets channel and content. Without it, each message calls `on_missed`.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class ChangeFeed:
         self.pending: dict[bytes, asyncio.Future[None]] = {}
         self._is_used, self._on_missed = is_used, on_missed
         self.on_message = on_message or (lambda channel, message: on_missed(channel))
-        self._slots: dict[bytes, int] = {}
+        self._slots: dict[bytes, int] = {}  # the hash slot of each wanted channel
         self._missed: set[bytes] = set()  # channels in `pending` that were subscribed before
         self._unwatched: dict[bytes, float] = {}  # by channel, since when
         self._subscribers: dict[Address, PubSubConnection] = {}

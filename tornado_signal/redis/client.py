@@ -98,8 +98,9 @@ class RedisClient:
         return f"{self.prefix}{name}".encode()
 
     async def run(self, slot: int, keys: tuple[bytes, ...], script_call: Call, *more: bytes, write: bool = True) -> Any:
-        """Run a script. `more` follows its arguments. The last one is the node's recent history id, or empty."""
+        """Run a script. Its arguments and `more` precede the node's history id, empty if unknown or for a read."""
         script, arguments = script_call
+        # The pipeline replaces HISTORY by the id when it sends the command.
         command = (b"EVALSHA", script.sha, len(keys), *keys, *arguments, *more, HISTORY if write else b"")
         return await self.call(slot, command, write, script)
 

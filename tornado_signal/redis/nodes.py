@@ -217,7 +217,7 @@ class Pipeline:
             return
         replies, self._replies, self._expected = self._replies, [], 0
         if self._acknowledgement is None:
-            time = replies.pop(0)
+            time = replies.pop(0)  # of TIME, which precedes each batch of reads: seconds and microseconds
             if not isinstance(time, Exception):
                 self.now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
             self._finish(replies)
@@ -228,20 +228,20 @@ class Pipeline:
         """Finish a batch of writes if it is as safe as configured. Otherwise wait longer or fail."""
         info, before = replies.pop(), self._replicas
         if isinstance(info, bytes):
-            # A replica that was not silent for too long when the batch was sent is awaited.
+            # Await the replicas that had reported within `lag_s` when the batch was sent.
             waited_s = self._loop.time() - self._sent_s
             history, replicas, copying = parse_replication(info, acknowledgement.lag_s + waited_s)
             if history != self._history:
                 self._history, self._changed_s = history, self._loop.time()
             self._history_s = self._sent_s
-            # Soon after a failover, such a replica can win another one before it has the writes since.
+            # Soon after a failover, await copying replicas as well: another failover could promote one of them.
             self._count(replicas + copying * (self._loop.time() < self._changed_s + acknowledgement.lag_s))
         if self._wait is not None:
             reply = replies.pop()
             if self._results is None:
                 self._results = replies
             missing = acknowledgement.missing(reply, max(before, self._replicas, acknowledgement.replicas))
-            # After the loss of a replica, a repetition of the writes shows whether the node still serves.
+            # After the loss of a replica, fail at once: the callers repeat their writes, perhaps at another primary.
             in_time = self._loop.time() < self._wait_until_s() and self._replicas >= before
             if missing is not None and in_time and not isinstance(reply, Exception):
                 self._send_writes([], acknowledgement)

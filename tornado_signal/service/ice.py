@@ -99,7 +99,7 @@ class IceServers:
         """Return the TURN servers with new credentials, or None if there are no servers."""
         if not self.turn_urls:
             return None
-        # TURN servers count by user name: each peer gets one of its own.
+        # TURN servers have quotas for each user name, so each peer gets its own.
         username = f"{self.expires_ms(now_ms) // 1000}:{secrets.token_hex(8)}"
         digest = hmac.digest(self.secret, username.encode(), hashlib.sha1)
         return TurnCredentials(self.turn_urls, username, base64.b64encode(digest).decode())

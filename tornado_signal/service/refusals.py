@@ -11,7 +11,7 @@ from .other_protocols import PATHS, describe
 
 log = logging.getLogger(__name__)
 
-CALM_S: Final = 600.0  # without a refusal for a reason, until it has ended. An attacker causes few lines an hour
+CALM_S: Final = 600.0  # a reason has ended after this time without a refusal. An attacker causes few lines an hour
 
 CLOSED_BY_OPERATOR: Final = "closed by the operator"
 BLOCKED_BY_OPERATOR: Final = "blocked by the operator"

@@ -124,7 +124,7 @@ class RequestContext:
             raise Unavailable("draining")
 
     def authorize(self, action: str = ANY, token: str = "") -> None:
-        """Verify a token, or keep the current grant without one, and check that it allows an action.
+        """Verify the token if there is one, otherwise keep the grant. Check that the grant allows an action.
 
         The action is one of `auth.ACTIONS`, `auth.ANY`, or empty for what everybody may do.
         """
@@ -146,7 +146,7 @@ class RequestContext:
             self.grant.require_topic(topic)
 
     def require_session(self, code: bytes) -> Awaitable[None] | None:
-        """Check that the token covers the topic of a session. Unless the topic is remembered, return the work."""
+        """Check that the token covers a session's topic. If it must be read first, return the awaitable check."""
         authority, grant = self.service.authority, self.grant
         if authority is None or grant is None or grant.topics is None:
             return None
@@ -173,9 +173,9 @@ class RequestContext:
             raise TooMany("requests of an address", retry_after_s)
 
     def waiting(self, watch: Watch, topic: str = "") -> Watch:
-        """Count the wait, and close the watch if the client disconnects. Use it as a context manager.
+        """Count the wait until the returned watch is closed, at the latest when the client disconnects.
 
-        The topic is empty for a session. Raise TooMany or Unavailable if too many requests wait.
+        `topic` is empty for a wait for a session. Raise TooMany or Unavailable if too many requests wait.
         """
         try:
             self.service.limits.acquire_wait(self.client)

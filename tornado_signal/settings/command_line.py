@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class CommandLine(argparse.ArgumentParser):
-    """A parser that lists its commands and their arguments, from which the manual page is made."""
+    """A parser that knows its commands and arguments, and suggests similar flags for unknown ones."""
 
     def __init__(self, **options: Any) -> None:
         self.arguments: list[argparse.Action] = []  # the arguments and flags, in order of definition

@@ -15,7 +15,7 @@ from ..errors import OperatorError
 
 log = logging.getLogger(__name__)
 
-SEND_S = 1.0  # for a service manager that is too busy to read
+SEND_S = 1.0  # limit for a service manager that is too busy to read
 FIRST = 3  # the first passed descriptor
 ADMIN = "admin"
 """The name (`FileDescriptorName=`) of a socket for the admin listener; all others are for the public one."""

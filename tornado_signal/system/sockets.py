@@ -119,7 +119,7 @@ def _open_all(addresses: Sequence[str], port: int, flag: str, mode: int) -> list
 def bind_sockets(port: int, address: str, dual_stack: bool = False) -> list[socket.socket]:
     """Listen at the addresses of a host, all at one port. Unlike Tornado's function, close all sockets on an error.
 
-    An address that cannot be used is ignored for IPv6 if IPv4 works, since containers can lack IPv6.
+    `::1` is ignored if it cannot be used and an IPv4 address works, since containers can lack IPv6.
     """
     opened: list[socket.socket] = []
     found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -18,12 +18,12 @@ from .state import Admission, MakeProtocol, ServerState
 from .stream import BodyTooLarge, HTTPStream
 from .syntax import BadRequest, format_head
 
-IDLE_S: Final = 75.0  # for the first request
-HEAD_S: Final = 15.0  # for request line and headers, from their first byte
-BODY_S: Final = 60.0  # for the body, from its headers, unless a handler sets another time
-STALLED_S: Final = 30.0  # for a client to read anything at all of what waits for it
-LINGER_S: Final = 2.0  # how long to discard input after the last response; closing at once could reset it away
-REJECT_S: Final = 0.8  # how long to wait for the first request of a refused connection, to respond to it
+IDLE_S: Final = 75.0  # a new connection may send nothing for this time
+HEAD_S: Final = 15.0  # time for request line and headers, from their first byte
+BODY_S: Final = 60.0  # time for the body, from its headers, unless a handler sets another one
+STALLED_S: Final = 30.0  # a client that reads nothing of what waits for it is closed after this time
+LINGER_S: Final = 2.0  # input after the last response is discarded for this time: closing at once could lose it
+REJECT_S: Final = 0.8  # a refused connection waits this long for its first request, to respond to it
 
 
 class Connection(asyncio.Protocol):

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 TICK_S: Final = 1.0
 BACKLOG: Final = 4096
-UNSENT_BYTES: Final = 128 << 10  # of a connection in the kernel, beyond what the client has room for
-SILENT_S: Final = 30  # for a client that has gone without a word to acknowledge anything
+UNSENT_BYTES: Final = 128 << 10  # unsent data of a connection at which the kernel takes no more
+SILENT_S: Final = 30  # the kernel closes a connection whose client acknowledges nothing for this time
 ACCEPTED_S: Final = 0.1  # time for accepted sockets to become connections; a few event-loop iterations are enough
 HANDSHAKE_S: Final = 1.0  # the same, over TLS
 ACCEPT_STEP: Final = 64  # TLS connections accepted per event-loop iteration
@@ -37,8 +37,8 @@ IDLE_SEARCHED: Final = (
     500  # idle connections, for those of one address. A client can cause this with each new connection
 )
 CLOSE_LATER_STEP: Final = 1000  # WebSockets whose end is planned per event-loop iteration
-ACCEPT_LOG_S: Final = 60.0  # without such an error, until the next one is logged
-ACCEPT_PAUSE_S: Final = 1.0  # after the kernel has refused to hand one over
+ACCEPT_LOG_S: Final = 60.0  # a failed accept is logged if there was none for this time
+ACCEPT_PAUSE_S: Final = 1.0  # pause after a failed accept
 PLAIN_HTTP_ERROR: Final = b'{"error":"This port is for HTTPS: use https:// or wss://"}'
 PLAIN_HTTP_FIELDS: Final = (
     ("Content-Type", "application/json"),
@@ -204,7 +204,8 @@ class Server:
         return Connection(self.state)
 
     # With TLS an event loop reports a connection after its handshake. Until then a silent client occupies a
-    # descriptor, so the connections are accepted and counted here.
+    # descriptor, so the connections are accepted and counted here. Without TLS, only some are: the others of a burst,
+    # and those that wait when the server stops accepting.
 
     def _accept_from(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
@@ -244,6 +245,7 @@ class Server:
             handshake.add_done_callback(self._handshakes.discard)
 
     async def _handshake(self, accepted: socket.socket, address: str, admission: Admission) -> None:
+        """Make an accepted socket a connection, after its handshake if there is TLS. Errors of the client end it."""
         accepted.setblocking(False)
         connection = Connection(self.state, address, admission)
         limit_s = (REJECT_S if admission.reject_status else HEAD_S) if self.state.tls else None
@@ -259,9 +261,9 @@ class Server:
         except BaseException as error:
             accepted.close()
             connection.handshake_failed()
-            if not isinstance(error, OSError):  # of the client, or its time is over
+            if not isinstance(error, OSError):  # an OSError, such as TimeoutError, is the client's
                 raise
-            # The loop's future with this exception refers to the frames, and these to the future and the connection.
+            # Break a reference cycle: the loop's future, this exception, and its frames, which keep the connection.
             error.__traceback__ = None
 
     async def _peek(self, accepted: socket.socket, limit_s: float) -> bytes:

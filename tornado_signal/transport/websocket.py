@@ -14,11 +14,11 @@ from .headers import Headers
 from .pacing import is_full
 from .state import Admission, ServerState
 
-PING_S: Final = 20.0  # between two questions whether the client is there
-SILENT_S: Final = 40.0  # after which it is not
-CLOSE_S: Final = 2.0  # for a client to close what is closed
+PING_S: Final = 20.0  # interval between two pings
+SILENT_S: Final = 40.0  # a client from which nothing has arrived for this time counts as gone
+CLOSE_S: Final = 2.0  # time for the client to close the connection after a close frame
 MAX_UNSENT_BYTES: Final = 1024 * 1024  # beyond it a client that stops reading is closed sooner
-UNREAD_S: Final = 5.0  # without progress, after which it is
+UNREAD_S: Final = 5.0  # such a client is closed after this time without progress
 MAX_MESSAGES: Final = 64  # per connection in progress; further ones are not read
 MAX_MESSAGES_BYTES: Final = 8 * 1024  # of these messages; a larger one is processed alone
 SMALL_BYTES: Final = 2 * 1024  # of messages in progress, which cost no more than the connection itself

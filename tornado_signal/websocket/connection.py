@@ -25,7 +25,7 @@ from .presence import Hold, Presence
 
 PATTERN: Final = "/ws"
 MAX_SUBSCRIPTIONS: Final = 100
-MAX_SILENCE_S: Final = 3600.0  # without a change, after which a subscription reads the store again
+MAX_SILENCE_S: Final = 3600.0  # a subscription reads the store again after this time without a change
 CODE_LENGTH: Final = 36
 TOPIC_EVENTS, SESSION_EVENTS = SUBSCRIPTIONS
 

@@ -37,7 +37,7 @@ from .types import Fields
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
 WAIT_S = 15.0  # the longest `wait`, so that a dead connection is noticed
-LOOK_S = 2.0  # for the first bytes of a server
+LOOK_S = 2.0  # limit for the first bytes of a server
 HTTP: Final = b"HTTP/"  # the first bytes of a response
 INTERRUPTED: Final = 0.0  # the time of a timeout that `HttpClient.check` has set
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from .errors import SLOW, SignalError, Unreachable
 
-OUTAGE_S: Final = 5.0  # without a response, after which this is reported
+OUTAGE_S: Final = 5.0  # an outage is reported after this time without a response
 PULSE_S: Final = 5.0  # between two beats. A beat that is late by as much follows a sleep
 
 log = logging.getLogger(__name__)

@@ -29,8 +29,8 @@ from .verification import without_other_hashes
 
 OPEN_S = 20.0  # timeout from the answer to the open channel
 REPORT_MS = 100  # the time of a report is in steps of this
-CLOSE_S = 2.0  # for the other side to receive something of what was sent
-MAX_CLOSE_S = 60.0  # for it to receive all
+CLOSE_S = 2.0  # a closing side waits this long for the other to receive something of what was sent
+MAX_CLOSE_S = 60.0  # it waits at most this long for the other to receive all
 OPEN_STEPS = 100  # of the event loop, in which aioice opens the sockets of all addresses
 
 

@@ -40,6 +40,7 @@ class Peers(Closable):
         origin: the Origin of every request, by default the origin of the first server.
         info: describes this peer, at most 1024 characters, random by default.
         ice_servers: replaces the ICE servers that the server names.
+        websocket, token: as for `SignalClient`.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Peers(Closable):
         self._own_ice_servers, self._ice_servers = ice_servers, list[IceServer]()
         self._ice_refresh_at_s = 0.0
         self._open: set[Publication | Room] = set()
-        self._own_offers: set[str] = set()
+        self._own_offers: set[str] = set()  # the texts of published offers, which `join` does not answer
 
     async def close(self) -> None:
         """Withdraw all offers and leave all rooms. Other connections stay open."""

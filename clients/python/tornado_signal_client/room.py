@@ -33,7 +33,7 @@ ASKS = 2  # how often a beacon is asked for a sign of life
 REPLY_S = 4.0  # between two signs of life for one beacon
 MAX_CLAIMANTS = 10  # members with this one's name that are asked
 MAX_REPLIES = 200  # within `REPLY_S`
-MAX_PAUSES = 3  # beacons that were soon replaced, after which the pauses grow no longer
+MAX_PAUSES = 3  # after more beacons that were soon replaced, the pauses stay the same
 
 
 class Room(Closable):
@@ -81,7 +81,7 @@ class Room(Closable):
         self._roster = self._attempts.roster
         self.peers: dict[str, Peer] = self._attempts.peers
         self._unchecked: OrderedDict[str, Session] = OrderedDict()  # listed sessions that are not verified yet
-        self._changed = asyncio.Event()  # set when something of the listing has changed
+        self._changed = asyncio.Event()  # set when the listing, a connection or a sign of life has changed
         self._listed: dict[str, Beacon] = {}  # by code
         self._known: dict[str, Beacon] = {}  # the beacons that were listed before this member's current one
         self._asks, self._replies = Tasks(), Tasks()  # for and of signs of life, by beacon
@@ -167,7 +167,7 @@ class Room(Closable):
     async def _send_each(
         self, recipients: list[Peer], to: Peer | str | None, what: str, start: Callable[[Peer], Awaitable[None]]
     ) -> None:
-        """Send something to each recipient. An error concerns only its recipient."""
+        """Send something to each recipient. An error with one does not stop the others, and is raised at the end."""
         results = await asyncio.gather(*map(start, recipients), return_exceptions=True)
         errors = [result for result in results if isinstance(result, Exception)]
         for peer, result in zip(recipients, results, strict=True):
@@ -244,9 +244,9 @@ class Room(Closable):
         self._left = True
         self._forget_outages()
         self._on_closed(self)
-        self._attempts.end()
+        self._attempts.end()  # no more are started
         for tasks in (self._tasks, self._asks, self._replies):
-            await tasks.cancel()
+            await tasks.cancel()  # except the current task, which can be `_run`
         mailbox, self._mail.current = self._mail.current, None
         if mailbox is not None:
             await self._mail.retire(mailbox, 0.0)
@@ -350,7 +350,7 @@ class Room(Closable):
                     self._start_asking(rival)
 
     def _process(self, handle: Callable[[T], object], item: T) -> object:
-        """Handle an event or text of others. An error concerns only that one."""
+        """Handle one event or text of others. An exception is logged, and the room continues."""
         try:
             return handle(item)
         except Exception as error:
@@ -371,7 +371,7 @@ class Room(Closable):
                         self._use(member, beacon)
 
     def _on_unlisted(self, code: str) -> None:
-        """Process the removal of a beacon from the listing."""
+        """Process the removal of a beacon. Without another one, its member keeps only an open connection."""
         beacon = self._listed.pop(code, None)
         if beacon is None:
             return
@@ -387,6 +387,7 @@ class Room(Closable):
             if member.peer is None:
                 self._roster.remove(member)
             else:
+                # An attempt can run in parallel with an open connection. Without a beacon it gets no more mail.
                 for peer in (member.peer, self.peers.get(member.id, member.peer)):
                     if peer.connection.connectionState != "connected":
                         peer._end()
@@ -442,6 +443,7 @@ class Room(Closable):
         unknown = {each.id: each.beacon for each in known if each.beacon is not None and each.beacon.life == "unknown"}
         for id in established:
             unknown.pop(id, None)
+        # Members of unknown life displace no connected one. Until they are asked, they keep newer members out.
         ids = [id for _, id in order]
         certain = [id for id in ids if id not in unknown][: self._places]
         first = ids[: self._places]
@@ -522,7 +524,7 @@ class Room(Closable):
         await asyncio.sleep(REPLY_S)
 
     def _on_event(self, event: Event) -> None:
-        """Keep an event of a peer for the program."""
+        """Keep an event of a peer for the program. The second argument of `put` is the data whose size is limited."""
         if isinstance(event, Message) and event.channel is None:
             self._events.put(event, event.data)
         elif isinstance(event, Message):
@@ -533,7 +535,7 @@ class Room(Closable):
                 event.file.cancel()
         else:
             self._events.put_always(event)
-            self._changed.set()
+            self._changed.set()  # the places depend on who is connected
 
 
 class Channel:
@@ -550,7 +552,7 @@ class Channel:
 
     async def send(self, data: Any, to: Peer | str | None = None) -> None:
         """Send as `Room.send` does. A message is not split if it can be lost or overtaken."""
-        await self._room._send(data, to, lambda peer: peer._named(self._name, self._options))
+        await self._room._send(data, to, lambda peer: peer._own_channel(self._name, self._options))
 
     async def messages(self) -> AsyncIterator[tuple[Peer, Any]]:
         """Yield each message with its sender until the room is closed."""

@@ -31,13 +31,13 @@ from .types import Fields, IceServer, Token, check_type
 from .verification import Verification, verification, without_other_hashes
 
 CHANNEL = "tornado-signal-channel"  # the protocol of the channels of `Room.channel`
-MAX_CHANNELS = 100  # that the other side opens
-MAX_MAILS = 100  # of the other side that wait. An attempt needs a few
+MAX_CHANNELS = 100  # channels that the other side may open
+MAX_MAILS = 100  # unprocessed messages of the other side. An attempt needs a few
 OFFER_S = 15.0  # timeout for gathering this side's candidates and sending them
-PAIR_S = 5.0  # for which the other side may send nothing in the first attempt. Later ones have a multiple of it
+PAIR_S = 5.0  # after this silence of the other side the first attempt fails. Later ones have a multiple of it
 LATE_S = 1.5  # after this time the first attempt may be replaced. Later ones have a multiple of it
 MAX_TRIES = 4  # the largest multiple of both
-REMOTE_ATTEMPT_S = 30.0  # for which the other side may send nothing in an attempt that it leads
+REMOTE_ATTEMPT_S = 30.0  # after this silence of the other side an attempt that it leads fails
 
 
 class Member:
@@ -124,7 +124,7 @@ class Peer:
         self.channel = self.connection.createDataChannel("room", negotiated=True, id=0)
         self._member, self._attempt, self._identity = member, attempt, identity
         self._leads, self._is_late = identity.id < member.id, False
-        self._times = min(MAX_TRIES, member.tries)
+        self._times = min(MAX_TRIES, member.tries)  # the multiple of PAIR_S and LATE_S for this attempt
         self._send_mail, self._on_event, self._on_late, self._on_end = send, on_event, on_late, on_end
         self._messages = Messages(self.connection, self.channel)
         self._negotiation = self.connection.createDataChannel("negotiation", negotiated=True, id=1)
@@ -232,8 +232,8 @@ class Peer:
             self._joined = True
             self._on_event(Joined(self))
 
-    def _named(self, name: str, options: Fields) -> Messages:
-        """Return what sends over this side's channel with a name."""
+    def _own_channel(self, name: str, options: Fields) -> Messages:
+        """Return this side's channel with a name, which the first call opens. The other side opens its own."""
         if name not in self._channels:
             channel = self.connection.createDataChannel(name, protocol=CHANNEL, **options)
             self._channels[name] = Messages(self.connection, channel)

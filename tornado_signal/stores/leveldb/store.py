@@ -402,7 +402,7 @@ class LevelDBStore(SessionTable):
     ) -> tuple[list[tuple[str, int]], int]:
         """Return a page of the topics with unanswered sessions, ordered by code points.
 
-        The ranges are disjoint and in their order. None stands for all topics. Return pairs of topic and number of
+        The ranges are disjoint and ascending. None stands for all topics. Return pairs of topic and number of
         unanswered sessions, and the total number of topics.
         """
         await self.expire_due(self._clock.now_ms())

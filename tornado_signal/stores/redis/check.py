@@ -95,6 +95,8 @@ async def _check_partition(store: RedisStore, partition: Partition) -> list[str]
     time, fields, members, entries, topic_names, removals, scores, remembered, *ends = reply
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
     numbers = {name: int(number) for name, number in _pairs(fields) if name == b"n" or name[:1] == b"="}
+    # A member of the listing is the topic after its length (2 bytes), then serial (8) and code (16).
+    # An entry of `expiries` also has the expiry (8), before the serial. `=TOPIC` is the count of a topic.
     counts = Counter(member[2:-24] for member in members)
     first: dict[bytes, int] = {}
     expected: dict[bytes, int] = {}  # expiries of listed sessions by code
@@ -128,8 +130,9 @@ async def _check_partition(store: RedisStore, partition: Partition) -> list[str]
 
 
 async def _check_session(store: RedisStore, partition: Partition, code: bytes, ends_ms: int, now_ms: int) -> str:
-    """Return the problem of a listed session with this expiry, or an empty text."""
+    """Return the problem of a listed session, or an empty text. Its entry in `expiries` has the expiry `ends_ms`."""
     key = partition.session(code)
+    # The fixed data, the expiry, the numbers of the sent messages, and the time at which Redis deletes the key.
     (fixed, expires, sent), gone_ms = await asyncio.gather(
         store.client.call(partition.slot, (b"HMGET", key, b"h", b"e", b"k"), write=False),
         store.client.call(partition.slot, (b"PEXPIRETIME", key), write=False),
@@ -138,6 +141,7 @@ async def _check_session(store: RedisStore, partition: Partition, code: bytes, e
         return "is listed but does not exist" if ends_ms > now_ms else ""
     if records.unpack_sent(sent).answered:
         return "is listed although it is answered"
+    # The scripts spread the deletion of keys over SPREAD_MS after the expiry.
     if int(expires) != ends_ms or not ends_ms <= int(gone_ms) <= ends_ms + records.SPREAD_MS + MOVED_MS:
         return "does not expire when it should"
     return ""

@@ -119,7 +119,7 @@ class Partitions:
     def identity_in_history(self, identity: bytes, history: bytes) -> str:
         """Return the identity of a partition for streams.
 
-        It also depends on the history of the node, because another primary can lack sessions that the reader knows.
+        It also depends on `history`, the node's replication id: another primary can lack sessions that readers know.
         """
         if not identity:
             return self.nowhere.store
