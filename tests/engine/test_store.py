@@ -26,10 +26,12 @@ async def test_origin_reaches_only_its_own_sessions(store, under):
         assert await one.topics() == ([(topic, 1) for topic in sorted(AWKWARD)], len(AWKWARD))
         for topic in AWKWARD:
             assert await one.codes(topic) == [codes[origin, topic]]
-        for code in (codes[other, "a"] for other in origins if other != origin):
-            refused = one.answer(code), *(call(code, side) for side in Side for call in (one.read, one.refresh))
-            results = await asyncio.gather(*refused, one.add(code, OFFERER, "c"), return_exceptions=True)
-            assert {type(result) for result in results} == {SessionNotFound}
+        for other in origins:
+            if other != origin:
+                code = codes[other, "a"]
+                calls = one.answer(code), one.add(code, OFFERER, "c"), one.refresh(code), one.read(code, OFFERER)
+                results = await asyncio.gather(*calls, one.read(code, ANSWERER), return_exceptions=True)
+                assert {type(result) for result in results} == {SessionNotFound}
     await under(store).answer(codes[ORIGIN, "a"])
     assert len((await under(store).topics())[0]) == len(AWKWARD) - 1
     assert len((await under(store, OTHER).topics())[0]) == len(AWKWARD)

@@ -174,7 +174,7 @@ def test_requests_are_served_during_repeated_reloads(configured, tmp_path):
 
 PACKAGE = Path(tornado_signal.__file__).parent
 # Where settings are read when they are needed.
-READERS = ("operator", "http", "limits", "process", "protocols", "service", "websocket")
+READERS = ("operator", "http", "limits", "process", "protocols", "service", "stores/leveldb", "websocket")
 SECRETS = ("turn_secret_file", "redis_password_file", "redis_sentinel_password_file", "admin_token_file")
 
 
