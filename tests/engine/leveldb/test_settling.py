@@ -112,19 +112,43 @@ async def test_settling_runs_in_timed_steps(store, one, clock, monkeypatch):
     assert {code for code, _ in await one.news(position)} == set(codes)
 
 
-async def test_unfinished_change_delays_no_other_listing(opened, clock):
-    store, one = await opened(codes="content")
+async def test_many_callers_take_one_step_in_each_iteration(store, one, clock, monkeypatch):
+    for _ in range(30):
+        await one.create()
+    clock.ms += TIMEOUT_MS
+    monkeypatch.setattr(session_table, "STEP_S", 0.0)
+    expiring = [asyncio.create_task(store.expire_due(clock.ms)) for _ in range(5)]
+    counts = []
+    while not all(task.done() for task in expiring):
+        await asyncio.sleep(0)
+        counts.append((await store.counts())[0])
+    assert counts[:30] == [*range(29, -1, -1)]
+
+
+@pytest.mark.parametrize("read", ["news", "sessions", "topics", "create"])
+async def test_unfinished_change_delays_no_other_listing_and_its_own_is_exact(read, opened, clock, under):
+    store, one = await opened(codes="content", max_sessions_per_origin=2)
     stuck, other = await one.create("stuck"), await one.create("other")
     positions = {topic: await one.knowing(topic) for topic in ("stuck", "other")}
     clock.ms += TIMEOUT_MS
     with await store._lock(one.origin, stuck):
         assert await one.news(positions["other"], "other") == [(other, EXPIRED)]
-        assert await one.news(positions["stuck"], "stuck") == []
-        again = asyncio.create_task(one.create("stuck"))
-        await asyncio.sleep(0)
-    assert await again == stuck
-    assert [reason for _, reason in await one.news(positions["stuck"], "stuck")] == [EXPIRED, None]
-    assert await store.counts() == (1, 1)
+        assert await under(store, "https://other.example").topics() == ([], 0)
+        reading = asyncio.create_task(
+            {
+                "news": lambda: one.news(positions["stuck"], "stuck"),
+                "sessions": lambda: one.codes("stuck"),
+                "topics": one.topics,
+                "create": lambda: one.create("new"),
+            }[read]()
+        )
+        await asyncio.sleep(0.05)
+        assert not reading.done()
+    found = await reading
+    if read != "create":
+        assert found == {"news": [(stuck, EXPIRED)], "sessions": [], "topics": ([], 0)}[read]
+    assert [reason for _, reason in await one.news(positions["stuck"], "stuck")] == [EXPIRED]
+    assert await store.counts() == ((1, 1) if read == "create" else (0, 0))
     check_memory(store)
 
 

@@ -292,7 +292,7 @@ class Memory:
         self._expiries.add(record)
 
     def due(self, now_ms: int, after: int = 0) -> Record | None:
-        """Return the session that has expired first by `now_ms`, if any, until it is expired or removed.
+        """Return the session that expired first by `now_ms`, if any. `expire` and `remove` end that it is due.
 
         With `after`, the `order` of a session, it is the first one after that.
         """
@@ -301,6 +301,9 @@ class Memory:
         else:
             first = self._expiries[0] if self._expiries else None
         return first if first is not None and first.expires_ms <= now_ms else None
+
+    def is_due(self, record: Record, now_ms: int) -> bool:
+        return record.expires_ms <= now_ms and record in self._expiries
 
     def expire(self, record: Record, now_ms: int) -> None:
         """Delist a session that is due. From now on it can be deleted."""

@@ -57,7 +57,8 @@ class SessionTable:
         self._timeout_ms = settings.session_timeout_ms
         self._sweep_interval_s = settings.sweep_interval_ms / 1000
         self._observer: Observer | None = None
-        self._expired_ms = 0  # sessions that had expired by then were reported
+        self._expiring = asyncio.Lock()  # many readers take one step in each event-loop iteration
+        self._expired_ms = 0  # sessions that had expired by then were reported, and perhaps some later ones
         self._reported_ms = 0  # the same when the database was opened
         self._repeated: list[Repeating] = []
         self._swept_keys = 0  # since the last compaction
@@ -97,9 +98,9 @@ class SessionTable:
         for repeated in self._repeated:
             await repeated.stop()
         now_ms = self._clock.now_ms()
-        await self.expire_due(now_ms)
         with contextlib.suppress(Unavailable):  # the time continues from the last change
             await self.write_time(now_ms)
+        await self.expire_due(now_ms)  # no session is being changed any more
         await self.database.close()
 
     def commit(
@@ -142,26 +143,37 @@ class SessionTable:
 
     # Expiry
 
-    async def expire_due(self, now_ms: int) -> None:
+    async def expire_due(self, now_ms: int, origin: str | None = None, topic: str | None = None) -> None:
         """Remove sessions that have expired by `now_ms` from their listings, which is an event like other removals.
 
-        Every read of a listing calls this before. `sweep` deletes the sessions later. A session that is being changed
-        is left to a later call: a refresh that began before the expiry extends it.
+        Every read of a listing calls this before. `sweep` deletes the sessions later. A refresh that began before the
+        expiry extends the session, so one that is being changed is left to a later call. Only those in the listings
+        that are read, of `origin` or of its `topic`, are waited for.
         """
         if self.memory.due(now_ms) is None:
             return
-        until_s, after = time.monotonic() + STEP_S, 0
-        while (record := self.memory.due(now_ms, after)) is not None:
-            if self.locks.held(record.key):
-                after = record.order
-            else:
-                self._expire(record, now_ms)
-            if time.monotonic() >= until_s:
-                await asyncio.sleep(0)
-                until_s = time.monotonic() + STEP_S
-        self.memory.latest_ms = max(self.memory.latest_ms, now_ms)
-        if not after:
-            self._expired_ms = max(self._expired_ms, now_ms)
+        changing: list[Record] = []
+        async with self._expiring:
+            until_s, after = time.monotonic() + STEP_S, 0
+            while (record := self.memory.due(now_ms, after)) is not None:
+                if self.locks.held(record.key):
+                    changing.append(record)
+                    after = record.order
+                else:
+                    self._expire(record, now_ms)
+                if time.monotonic() >= until_s:
+                    await asyncio.sleep(0)
+                    until_s = time.monotonic() + STEP_S
+            self.memory.latest_ms = max(self.memory.latest_ms, now_ms)
+            if not changing:
+                self._expired_ms = max(self._expired_ms, now_ms)
+        for record in changing:
+            listed = record.topic
+            if listed is None or listed.origin.name != origin or topic not in (None, listed.name.decode()):
+                continue
+            with await self.locks.acquire(record.key):
+                if self.memory.is_due(record, now_ms):
+                    self._expire(record, now_ms)
 
     def _expire(self, record: Record, now_ms: int) -> None:
         topic = record.topic

@@ -199,7 +199,7 @@ class LevelDBStore(SessionTable):
         now_ms = self._clock.now_ms()
         self.space.admit(utf8_length(offer) + utf8_length(info), self.memory.size_bytes)
         timeout_ms = max(ttl_ms or self._timeout_ms, MIN_HELD_MS if lease else 0)
-        await self.expire_due(now_ms)
+        await self.expire_due(now_ms, origin)
         by_content = self._settings.codes == "content"
         code = content_code(origin, [topic], offer) if by_content else make_uuid(os.urandom(16), 4)
         key = layout.pack_session_prefix(origin, code)
@@ -405,7 +405,7 @@ class LevelDBStore(SessionTable):
         The ranges are disjoint and ascending. None stands for all topics. Return pairs of topic and number of
         unanswered sessions, and the total number of topics.
         """
-        await self.expire_due(self._clock.now_ms())
+        await self.expire_due(self._clock.now_ms(), origin)
         return self._readable.page(origin, offset, limit, ranges)
 
     async def sessions(
@@ -416,7 +416,7 @@ class LevelDBStore(SessionTable):
         Each is read in one event-loop iteration. A session that is answered during the listing can be missing. No
         session is repeated.
         """
-        await self.expire_due(self._clock.now_ms())
+        await self.expire_due(self._clock.now_ms(), origin, topic)
         before: int | None = ANY_SERIAL
         listed = self._readable.topic(origin, topic)
         remaining = len(listed.sessions) if listed else 0
@@ -433,7 +433,7 @@ class LevelDBStore(SessionTable):
 
     async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
         """Return whether a topic's listing differs from that at a position. None stands for an empty listing."""
-        await self.expire_due(self._clock.now_ms())
+        await self.expire_due(self._clock.now_ms(), origin, topic)
         listed = self._readable.topic(origin, topic)
         # A removal lowers the number, unless sessions were added since, which have greater serials.
         serial, live = (listed.sessions[-1].serial, len(listed.sessions)) if listed else (0, 0)
@@ -451,7 +451,7 @@ class LevelDBStore(SessionTable):
         """
         if since is not None and self._remembers(layout.pack_listing_prefix(origin, topic), since):
             return since, True
-        await self.expire_due(self._clock.now_ms())
+        await self.expire_due(self._clock.now_ms(), origin, topic)
         memory = self._readable
         return Position(memory.generation, memory.removals.last, 0), False
 
@@ -469,7 +469,7 @@ class LevelDBStore(SessionTable):
 
         A step resets the reader if the store has lost what the reader knows. The current listing follows.
         """
-        await self.expire_due(self._clock.now_ms())
+        await self.expire_due(self._clock.now_ms(), origin, topic)
         memory = self._readable
         prefix = layout.pack_listing_prefix(origin, topic)
         last = memory.removals.last
