@@ -32,18 +32,23 @@ End = Callable[[], None]
 class ShownToken:
     """The token that a connection has shown last, for its next requests: most connections repeat it."""
 
-    token: str
+    digest: bytes  # by `digest_of`
     origin: str
     keys: dict[str, Key]  # those by which it was verified
     grant: Grant
     session: bytes = b""  # the latest one whose topic it covers
 
 
+def digest_of(token: str) -> bytes:
+    """Return what is kept of a token. It cannot be used as one."""
+    return hashlib.blake2b(token.encode(errors="surrogatepass"), digest_size=32).digest()
+
+
 class Authority:
     """Verifies tokens, and knows what lives as long as one."""
 
     def __init__(self, keys: dict[str, Key], settings: Settings) -> None:
-        # Each with the length of its token, by its digest, the oldest first. A digest cannot be used as a token.
+        # Each with the length of its token, by its digest, the oldest first.
         # Not dictionaries: their first item is found behind the places of all that were removed before it.
         self._cache: OrderedDict[bytes, tuple[Grant, int]] = OrderedDict()
         self._cached_bytes = 0
@@ -55,7 +60,7 @@ class Authority:
 
     def use(self, keys: dict[str, Key], settings: Settings) -> None:
         """Use other keys and settings. Everything that was begun with a removed key ends within `SPREAD_S`."""
-        self.keys = keys.copy()  # by its identity, others know that keys and settings are the same
+        self.keys = keys.copy()  # another object after each change, so `is` finds that keys and settings are the same
         self.anonymous = Grant(frozenset(settings.auth_anonymous))
         self._issuer, self._audience = settings.auth_issuer, settings.auth_audience
         self._cache.clear()
@@ -67,7 +72,7 @@ class Authority:
 
         `origin` is None for any. `now_s` is the Unix time.
         """
-        digest = hashlib.blake2b(token.encode(errors="surrogatepass"), digest_size=32).digest()
+        digest = digest_of(token)
         if digest in self._cache:
             grant, _ = self._cache[digest]
         else:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from tornado import escape, httputil, web
 
 from .. import errors
-from ..auth import ANY, Bearer, ShownToken
+from ..auth import ANY, Bearer, ShownToken, digest_of
 from ..limits import forwarded
 from ..service import wire
 from ..service.request_context import RequestContext
@@ -23,7 +23,6 @@ _WEIGHT: Final = re.compile(r"[01](\.[0-9]{0,3})?")
 METHODS: Final = frozenset(web.RequestHandler.SUPPORTED_METHODS)
 UNKNOWN_METHOD: Final = "unknown"  # stands for all others, because requests are counted by method
 NO_HEADERS: Final = httputil.HTTPHeaders()
-MAX_SHOWN: Final = 1024  # characters of a token that a connection remembers
 
 
 class Request(httputil.HTTPServerRequest, RequestContext):
@@ -115,19 +114,19 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         authority = service.authority
         if (
             shown is not None
-            and shown.token == token
             and shown.origin == self.origin
             and authority is not None
             and shown.keys is authority.keys
-            and action in shown.grant.actions
+            and shown.grant.allows(action)
             and service.clock.wall_s() < shown.grant.ends_s
+            and shown.digest == digest_of(token)
         ):
             self.grant, self.shown = shown.grant, shown
             service.log.metrics.tokens["accepted"] += 1
             return
         super().authorize(action, token)
-        if 0 < len(token) <= MAX_SHOWN and authority is not None and self.grant is not None:
-            connection.shown = ShownToken(token, self.origin, authority.keys, self.grant)
+        if token and authority is not None and self.grant is not None:
+            connection.shown = ShownToken(digest_of(token), self.origin, authority.keys, self.grant)
 
     def find_token(self) -> str:
         """Return the token of the header `Authorization`, or an empty text."""
