@@ -83,6 +83,31 @@ test("an answer to an earlier offer is ignored", async () => {
   assert.equal(connection.signalingState, "have-local-offer");
 });
 
+test("mail that was delivered and failed is sent again, with what was found meanwhile", async () => {
+  let failures = 2;
+  const other = side("second", { leads: false });
+  const first = side("first", {
+    leads: true,
+    deliver: async (mail) => {
+      other.negotiation.take(mail);
+      if (failures-- > 0) throw new TypeError("The response was lost");
+      return true;
+    },
+  });
+  first.connection.need();
+  first.negotiation.add("early");
+  await settled();
+  first.negotiation.add("late");
+  for (let turn = 0; turn < 3; turn += 1) {
+    mock.timers.tick(2000);
+    await settled();
+  }
+  const last = first.mails.at(-1);
+  assert.deepEqual([last.description.type, last.of, last.candidates], ["offer", 1, ["early", "late"]]);
+  assert.equal(first.mails.length, 3);
+  assert.deepEqual(new Set(other.connection.candidates), new Set(["early", "late"]));
+});
+
 test("candidates wait until the other side is listed", async () => {
   const { negotiation, mails, way } = side("first", { leads: true });
   way.listed = false;

@@ -174,6 +174,47 @@ test("five peers that join one publisher at once all connect before an attempt t
   assert.deepEqual(new Set(joined.map(({ channel }) => channel.readyState)), new Set(["open"]));
 });
 
+test("an answer that cannot be used is withdrawn", { timeout: 5000 }, async () => {
+  class Refusing extends LinkedConnection {
+    setLocalDescription = async () => {
+      throw new TypeError("no");
+    };
+  }
+  const published = publish("lobby", PAGE);
+  while (!server.listed("lobby").length) await new Promise(setImmediate);
+  const [[code]] = server.sessions;
+  listedHere.clear(); // as on another page
+  const joined = call("lobby", { RTCPeerConnection: Refusing, wait: false });
+  const { error } = await next(published, "error");
+  assert.deepEqual([error.code, server.sessions.has(code), await joined], ["peer-left", false, null]);
+  published.close();
+});
+
+test("a message of a peer that closes at once arrives", { timeout: 5000 }, async () => {
+  class Recorded extends LinkedConnection {
+    createDataChannel(label, ...parameters) {
+      const channel = super.createDataChannel(label, ...parameters);
+      this[label] = channel;
+      return channel;
+    }
+  }
+  const onstep = (name, _, { data: { twin } }) => {
+    if (name !== "open") return;
+    queueMicrotask(() => {
+      twin.send("the last words");
+      twin.close();
+    });
+  };
+  const published = publish("lobby", { ...PAGE, RTCPeerConnection: Recorded, onstep });
+  while (!server.listed("lobby").length) await new Promise(setImmediate);
+  listedHere.clear(); // as on another page
+  call("lobby").catch(() => {});
+  const { connection } = await next(published, "connection");
+  const [{ data }] = await Promise.all([next(connection, "message"), connection.closed]);
+  assert.equal(data, "the last words");
+  published.close();
+});
+
 test("channels that a page opens before are not taken for the connection's", { timeout: 5000 }, async () => {
   const prepare = (connection) => ["chat", "data", "pair"].map((label) => connection.createDataChannel(label));
   await assertPaired(page({ prepare }), page({ prepare }));

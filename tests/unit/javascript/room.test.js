@@ -1,10 +1,11 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
+import { Messages } from "../../../tornado_signal/web/client/data.js";
 import { refused, unreachable } from "../../../tornado_signal/web/client/errors.js";
 import { join } from "../../../tornado_signal/web/client/publish.js";
 import { room } from "../../../tornado_signal/web/client/room.js";
 import { PAIR_MS } from "../../../tornado_signal/web/client/timing.js";
-import { enter, FakeServer, leave as leaveAll, next, PAGE } from "./fake_server.js";
+import { enter, FakeServer, LinkedConnection, leave as leaveAll, next, PAGE } from "./fake_server.js";
 
 let server;
 beforeEach(() => (server = new FakeServer()));
@@ -122,6 +123,33 @@ test("messages are also events of the peer, an iteration, and those of a channel
   assert.deepEqual(await read.next(), { value: undefined, done: true });
   await assert.rejects(peer.send("late"), { code: "peer-left" });
   await assert.rejects(peer.sendFile(new Blob()), { code: "peer-left" });
+});
+
+test("a member is in the room from the first part of a message on, and only the channels of others are read", async (context) => {
+  const channels = [];
+  class Slow extends LinkedConnection {
+    createDataChannel(...parameters) {
+      channels.push(super.createDataChannel(...parameters));
+      return channels.at(-1);
+    }
+    getStats() {
+      return new Promise(() => {}); // its `open` is not seen
+    }
+  }
+  const [alice, bob] = [enter("alice"), enter("bob", { RTCPeerConnection: Slow })];
+  const { peer } = await next(alice, "join");
+  assert.equal(bob.peers.size, 0);
+  peer.channel.send('\u001e\u001e{"size":5,"text":false}');
+  assert.equal(bob.peers.size, 1);
+  await bob.channel("cursor").send("hello");
+  const own = channels.find(({ label }) => label === "cursor");
+  const take = context.mock.method(Messages.prototype, "take");
+  own.twin.send('\u001e\u001e{"size":5,"text":false}');
+  assert.equal(take.mock.callCount(), 0);
+  const [peerOfBob] = bob.peers.values();
+  peerOfBob.addEventListener("message", () => assert.fail("It has left"));
+  await leave(alice, bob);
+  peer.channel.send("late");
 });
 
 test("an error that nobody reads is written to the console, with its code and where it is described", async (context) => {

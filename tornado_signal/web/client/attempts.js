@@ -149,7 +149,7 @@ export class Attempts {
     }
   }
 
-  /** Whether another attempt may begin, for which one that is late ends if necessary. @param {boolean} leads */
+  /** Whether another attempt may begin. Ends one that is late if it needs its place. @param {boolean} leads */
   #admits(leads) {
     const attempts = this.#attempts[Number(leads)];
     if (this.#paused) return false;
@@ -160,7 +160,10 @@ export class Attempts {
     return attempts.size < MAX_ATTEMPTS;
   }
 
-  /** Begin an attempt, which replaces the current one. @param {Member} member @param {unknown} connection */
+  /**
+   * Begin an attempt in place of the current one. An open connection stays until the new one is open.
+   * @param {Member} member @param {unknown} connection
+   */
   #connect(member, connection) {
     this.#roster.dequeue(member);
     const previous = member.peer;
@@ -168,7 +171,7 @@ export class Attempts {
     try {
       member.peer = new Contact(this, member, connection, this.#leads(member));
     } catch (error) {
-      // It never works, or the browser has too many connections.
+      // The first one never works, unless the browser has too many connections.
       if (!this.#peerCount && Object(/** @type {Error} */ (error).cause).name !== "UnknownError")
         return this.room.fail(error);
       this.room.report(error);

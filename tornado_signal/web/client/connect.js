@@ -123,11 +123,11 @@ async function accept(link, { code, info, offer, offerCandidates }, answererInfo
   const answer = JSON.stringify({ ...announce(description), info: answererInfo });
   await retry(() => link.client.answer(code, answer, link.own), link.opening, tries);
   link.step("accepted");
+  link.begin(code);
   try {
     // Not earlier: if two peers send to one offer, neither can connect for a long time.
     await link.peerConnection.setLocalDescription(description);
     link.add(offerCandidates);
-    link.begin(code);
     link.connect();
     return await link.opened;
   } catch (error) {

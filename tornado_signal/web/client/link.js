@@ -70,7 +70,7 @@ export class Link {
   listen(channel, use, slow) {
     const messages = new Messages(this.peerConnection, channel, this.signal, slow);
     channel.addEventListener("message", (event) => {
-      const received = !this.signal.aborted && !kept.has(event) && messages.take(event.data);
+      const received = !kept.has(event) && messages.take(event.data);
       if (received) use(received);
     });
     return messages;

@@ -1,6 +1,6 @@
 /* One connection to another member of a room. */
 
-import { send } from "./data.js";
+import { Messages, send } from "./data.js";
 import { dispatch, SignalError } from "./errors.js";
 import { sendFile } from "./files.js";
 import { Link } from "./link.js";
@@ -9,7 +9,6 @@ import { iceFailure, isDescribed } from "./negotiation.js";
 import { now, PAIR_MS } from "./timing.js";
 
 /** @import { Attempts } from "./attempts.js" */
-/** @import { Messages } from "./data.js" */
 /** @import { Offer } from "./files.js" */
 /** @import { EventFields, Mail, Member, Peer as PublicPeer, PeerEvents, Received } from "./types.d.ts" */
 
@@ -142,21 +141,22 @@ export class Contact extends Link {
     });
   }
 
+  /** @param {Error} error */
+  #slow = (error) => this.room.report(Object.assign(error, { peer: this.peer }));
+
   /** @param {RTCDataChannel} channel @param {(received: Received) => void} use */
   #receive(channel, use) {
-    const joined = (/** @type {Received} */ received) => {
-      this.#join();
-      use(received);
-    };
-    return this.listen(channel, joined, (error) => this.room.report(Object.assign(error, { peer: this.peer })));
+    channel.addEventListener("message", () => this.#join()); // also by the first part of a message
+    return this.listen(channel, (received) => this.signal.aborted || use(received), this.#slow);
   }
 
   /** @param {string} name @param {RTCDataChannelInit} [init] */
   named(name, init) {
-    const open = () => this.peerConnection.createDataChannel(name, { ...init, protocol: CHANNEL });
-    const messages = this.#channels.get(name) ?? this.#receive(open(), () => {});
+    const { peerConnection: connection, signal, peer } = this;
+    const open = () => connection.createDataChannel(name, { ...init, protocol: CHANNEL });
+    const messages = this.#channels.get(name) ?? new Messages(connection, open(), signal, this.#slow);
     this.#channels.set(name, messages);
-    return { messages, peer: this.peer };
+    return { messages, peer };
   }
 
   /** @template {keyof PeerEvents} Name @param {Name} name @param {EventFields<PeerEvents[Name]>} fields */
