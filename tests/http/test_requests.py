@@ -58,16 +58,6 @@ def logged_errors(caplog):
     return take
 
 
-async def test_handler_may_use_a_task_group(service, serve_root):
-    async def get(call):
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(asyncio.sleep(0, number)) for number in range(3)]
-        return {"sum": sum(task.result() for task in tasks)}
-
-    serve_root(get)
-    assert (await service.raw(GET_ROOT)).json == {"sum": 3}
-
-
 async def fail_in_a_task_group(call):
     async def fail():
         raise ZeroDivisionError

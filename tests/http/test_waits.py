@@ -261,39 +261,6 @@ async def test_listing_waits_only_while_it_is_empty_or_unchanged(service, list_s
     assert (await waiter.json())["sessions"] == []
 
 
-@pytest.mark.parametrize(
-    ("change", "limit"),
-    [("come", None), ("come", 1), ("answer", 1), ("withdraw", None), ("expire", 1), ("sweep", None)],
-)
-async def test_waiting_listing_responds_to_every_kind_of_change(change, limit, service, list_sessions):
-    first = await service.offer(info="first")
-    service.clock.ms += 150
-    second = await service.offer(info="second")
-    service.clock.ms += TIMEOUT_MS - 300
-    before = await list_sessions(wait=0).json()
-    assert [session["code"] for session in before["sessions"]] == [second, first]
-    waiters = [list_sessions(wait=LONG_S, since=before["cursor"], limit=limit) for _ in range(3)]
-    await until_waiting(service, *waiters)
-    expected = [second]
-    match change:
-        case "come":
-            expected = [await service.offer(), second, first]
-        case "answer":
-            await send(service, first, "answerer", answer="a")
-        case "withdraw":
-            await service.post("/withdraw", code=first, side="offerer")
-        case "expire":
-            service.clock.ms += 150
-        case "sweep":
-            service.clock.ms += 150
-            await service.store.sweep(service.clock.ms)
-    for waiter in waiters:
-        result = await waiter.json()
-        assert [session["code"] for session in result["sessions"]] == expected[:limit]
-        again = await list_sessions(wait=0, since=result["cursor"], limit=limit).json()
-        assert again == result
-
-
 async def test_limit_returns_the_newest_sessions_up_to_1000(service, list_sessions):
     codes = [await service.offer(info=str(n)) for n in range(120)][::-1]
     for limit in (1, 51, 120, 2000):

@@ -494,20 +494,6 @@ async def test_http_and_websockets_share_the_budget_for_unfinished_messages(serv
     await until(lambda: not unfinished.bytes)
 
 
-async def test_payload_bytes_that_look_like_a_pong_belong_to_the_message(service, opened):
-    text = json.dumps(request("health", 1)).encode()
-    sent_frame = frame(TEXT, text, key=bytes([text[0] ^ 0x8A, text[1] ^ 0x80, 0, 0]))
-    assert sent_frame[6:8] == b"\x8a\x80"
-    async with open_socket(service) as client:
-        future = client.expect(1)
-        sent = 0
-        for part in (sent_frame[:6], sent_frame[6:12], sent_frame[12:]):
-            client.socket.transport.write(part)
-            sent += len(part)
-            await until(lambda sent=sent: future.done() or opened[0].state.unfinished.bytes == sent)
-        assert (await asyncio.wait_for(future, BOUND_S))["result"]["status"] == "ok"
-
-
 async def test_stopping_server_closes_a_client_that_waits_again(service):
     code = await service.offer()
     async with open_socket(service) as client:

@@ -134,6 +134,11 @@ def test_read_that_looks_like_one_text_frame_is_checked(reads):
     assert parse(reads)[-1:] in ([1002], [1009])
 
 
+def test_rest_of_a_frame_that_looks_like_one_text_frame_belongs_to_it():
+    data = frame(BINARY, frame(TEXT, b"text"), key=bytes(4))
+    assert parse([data[:6], data[6:]]) == [(BINARY, data[6:])]
+
+
 def test_unparsed_data_of_a_large_read_alone_stays_in_memory():
     reader = FrameReader(1 << 20)
     reader.receive(frame(TEXT, b"x" * 200_000) + b"\x81")
