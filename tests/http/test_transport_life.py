@@ -148,13 +148,6 @@ def receive(client, size):
     return bytes(received)
 
 
-def receive_until(client, end):
-    received = b""
-    while not received.endswith(end):
-        received += client.recv(4096)
-    return received
-
-
 def numbered_request(number, more=b""):
     return b"GET /%d HTTP/1.1\r\n" % number + HOST + more + b"\r\n"
 
@@ -480,7 +473,10 @@ def test_accepted_connections_are_served_once_more_while_draining(running):
         with pytest.raises(ConnectionRefusedError):
             running.connect()
         release(running)
-        assert receive_until(begun, b"0\r\n\r\n").startswith(b"HTTP/1.1 200 OK\r\n")
+        received = b""
+        while not received.endswith(b"0\r\n\r\n"):
+            received += begun.recv(4096)
+        assert received.startswith(b"HTTP/1.1 200 OK\r\n")
         for client in (kept_alive, fresh, begun):
             client.sendall(numbered_request(2))
             (response,) = answers(read_all(client))

@@ -49,71 +49,6 @@ def test_repeated_kills_lose_nothing_acknowledged(durability, timeout_ms, moment
     assert start(*flags).stop() == 0
 
 
-class Holder:
-    """A client that publishes offers that its connection holds, until that is cut off."""
-
-    def __init__(self, name, **lifetime):
-        self.name, self._secret, self._lifetime = name, f"the secret of {name}", lifetime
-        self.held = {}  # what was acknowledged: code -> offer
-        self.asked = set()  # what may have been published without that
-
-    async def publish(self, server, acknowledged):
-        """Publish one after the other, and say when each is acknowledged."""
-        async with open_socket(server) as client:
-            with contextlib.suppress(ConnectionError):
-                while True:
-                    offer = f"{self.name} {len(self.held)}"
-                    self.asked.add(offer)
-                    params = {"topic": "lobby", "info": "i", "offer": offer, "secret": self._secret, "hold": True}
-                    code = (await client.call("offer", **params, **self._lifetime))["code"]
-                    self.asked.discard(offer)
-                    self.held[code] = offer
-                    acknowledged.release()
-
-    async def come_back(self, client):
-        await asyncio.gather(*(client.call("hold", code=code, secret=self._secret) for code in self.held))
-
-
-async def killed_while_they_publish(server, holders, number):
-    """Have clients publish, and kill the server once a number of offers is acknowledged."""
-    acknowledged = asyncio.Semaphore(0)
-    async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as group:
-        for holder in holders:
-            group.create_task(holder.publish(server, acknowledged))
-        for _ in range(number):
-            await acknowledged.acquire()
-        server.process.kill()
-    server.wait()
-
-
-class Watcher:
-    """The sessions that a subscriber to the topic knows, across its connections."""
-
-    def __init__(self):
-        self.listed = set()  # codes
-        self.gone = {}  # code -> reason
-        self._since = {}
-
-    async def come_back(self, client):
-        self._client = client
-        await client.call("subscribe", topic="lobby", **self._since)
-
-    async def watch(self, until):
-        """Hear of everything once, until something is true."""
-        while not until():
-            kind, data, cursor = await self._client.event()
-            self._since = {"since": cursor}
-            if kind == "reset":  # with LevelDB, as after every restart
-                self.listed.clear()
-                continue
-            code = data["code"]
-            assert (kind == "gone") == (code in self.listed)
-            assert code not in self.gone
-            self.listed ^= {code}
-            if kind == "gone":
-                self.gone[code] = data["reason"]
-
-
 @pytest.mark.parametrize("engine", ["leveldb", "redis"])
 async def test_kill_withdraws_held_offers_after_the_restart(engine, moment, tmp_path, start, redis_server):
     """Clients that reconnect in time take over their held offers. The offers of others are withdrawn later.
@@ -121,42 +56,57 @@ async def test_kill_withdraws_held_offers_after_the_restart(engine, moment, tmp_
     With Redis they reconnect to another server, which has been running all the time. The killed one has a heartbeat
     until they are back: after seconds without one its offers would be withdrawn, and a busy machine is slower.
     """
-    flags, beats = ("--hold-grace-ms", 300, "--sweep-interval-ms", 100), "tornado-signal:processes"
-    begin = start
+    begin, beats = (
+        functools.partial(start, "--hold-grace-ms", 300, "--sweep-interval-ms", 100),
+        "tornado-signal:processes",
+    )
     if engine == "redis":
         redis = redis_server()
-        begin = functools.partial(start, "--durability", "os", redis=redis)
-    server, watcher, asked = begin(*flags), Watcher(), set()
-    for turn in range(2):
-        back = [Holder(f"{turn} back {number}") for number in range(4)]
-        away = [Holder(f"{turn} away {number}", ttl=SHORT_MS) for number in range(4)]
-        killed, server = server, begin(*flags) if engine == "redis" else None
-        await killed_while_they_publish(killed, back + away, moment.randrange(1, 300))
+        begin = functools.partial(begin, "--durability", "os", redis=redis)
+    killed, server = begin(), begin() if engine == "redis" else None
+    held, acknowledged = {name: [] for name in ("stays", "closes", "aborts", "is away")}, asyncio.Semaphore(0)
+
+    async def publish(name, codes):
+        params = {"topic": "lobby", "info": "i", "offer": name, "secret": f"the secret of {name}", "ttl": SHORT_MS}
+        async with open_socket(killed) as client:
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    codes.append((await client.call("offer", **params, hold=True))["code"])
+                    acknowledged.release()
+
+    async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as group:
+        for each in held.items():
+            group.create_task(publish(*each))
+        for _ in range(moment.randrange(1, 300)):
+            await acknowledged.acquire()
+        killed.process.kill()
+    killed.wait()
+    if engine == "redis":
+        lost = redis.ask("ZRANGE", beats, 0, -1)
+        for process in lost:
+            redis.ask("ZADD", beats, time.time() * 1000 + LONG_MS, process)
+    server = server or begin()
+    lasting, listed, gone = {code for codes in held.values() for code in codes}, set(), {}
+    async with contextlib.AsyncExitStack() as stack:
+        *back, watching = [await stack.enter_async_context(open_socket(server)) for _ in held]
+        for client, (name, codes) in zip(back, held.items(), strict=False):
+            await asyncio.gather(*(client.call("hold", code=code, secret=f"the secret of {name}") for code in codes))
+        await watching.call("subscribe", topic="lobby")
+        while not lasting <= listed:
+            listed.add((await watching.event())[1]["code"])
         if engine == "redis":
-            lost = redis.ask("ZRANGE", beats, 0, -1)
             for process in lost:
-                redis.ask("ZADD", beats, time.time() * 1000 + LONG_MS, process)
-        server = server or begin(*flags)
-        asked |= {offer for holder in back + away for offer in holder.asked}
-        lasting = {code: offer for holder in back + away for code, offer in holder.held.items()}
-        leaving = {code for holder in back[:2] + away for code in holder.held}
-        async with contextlib.AsyncExitStack() as stack:
-            *clients, watching = [await stack.enter_async_context(open_socket(server)) for _ in [*back, watcher]]
-            for holder, client in zip(back, clients, strict=True):
-                await holder.come_back(client)
-            found = {each["code"]: each["offer"] for each in server.call("/lobby/sessions")[1]["sessions"]}
-            assert lasting.items() <= found.items()
-            assert {offer for code, offer in found.items() if code not in watcher.listed | lasting.keys()} <= asked
-            await watcher.come_back(watching)
-            await watcher.watch(lambda lasting=lasting: lasting.keys() <= watcher.listed)
-            if engine == "redis":
-                for process in lost:
-                    redis.ask("ZADD", beats, 0, process)
-            await clients[0].socket.close()
-            clients[1].socket.transport.abort()
-            await watcher.watch(lambda leaving=leaving: leaving <= watcher.gone.keys())
-            assert lasting.keys() - leaving <= set(server.codes())
-        assert {watcher.gone[code] for code in leaving} <= {"withdrawn"}
+                redis.ask("ZADD", beats, 0, process)
+        await back[1].socket.close()
+        back[2].socket.transport.abort()
+        while not lasting - {*held["stays"]} <= gone.keys():
+            kind, data, _ = await watching.event()
+            if kind == "gone":
+                assert data["code"] not in gone
+                gone[data["code"]] = data["reason"]
+        assert {*gone.values()} == {"withdrawn"}
+        assert not gone.keys() & {*held["stays"]}
+        assert {*held["stays"]} <= {*server.codes()}
     assert server.stop() == 0
     if engine == "leveldb":
         store = await open_leveldb(tmp_path / "data", session_timeout_ms=LONG_MS)
