@@ -106,8 +106,6 @@ async def test_without_keys_tokens_are_ignored(start_service):
 async def test_public_paths_and_preflights_need_no_token(service):
     for target, headers in itertools.product(("/", "/health", "/openapi.json", "/client.js"), ((), bearer("nonsense"))):
         assert (await service.raw(request("GET", target, headers=headers))).status == 200
-    document = await service.raw(request("GET", "/nostr", headers=[("Accept", "application/nostr+json")]))
-    assert document.json["limitation"]["restricted_writes"] is True
     preflight = [("Access-Control-Request-Method", "POST"), ("Access-Control-Request-Headers", "authorization")]
     response = await service.call("OPTIONS", "/lobby/offer", headers=preflight)
     assert (response.status, response.headers["Access-Control-Allow-Headers"]) == (204, "authorization")

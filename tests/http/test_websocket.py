@@ -202,7 +202,7 @@ async def test_topic_subscription_starts_with_the_listing_and_resumes(service):
         assert (await client.event())[:2] == ("gone", {"code": third, "reason": "expired"})
 
 
-async def test_session_subscription_resumes_from_every_event(service):
+async def test_session_subscription_resumes(service):
     async with open_socket(service) as client:
         code = (await client.call("offer", topic="lobby", info="i", offer="o", secret=SECRET))["code"]
         params = {"code": code, "side": "offerer", "secret": SECRET}
@@ -211,17 +211,11 @@ async def test_session_subscription_resumes_from_every_event(service):
         await service.post("/answer", code=code, side="answerer", answer="a")
         events = [await client.event() for _ in range(3)]
         assert [data for _, data, _ in events] == [{"candidate": "1"}, {"candidate": "2"}, {"answer": "a"}]
-        everything = [data for _, data, _ in events]
-        for at, (_, _, cursor) in enumerate(events):
-            async with open_socket(service) as client_2:
-                await client_2.call("subscribe", **params, since=cursor)
-                await service.post("/answer", code=code, side="answerer", candidate=f"after {at}")
-                everything.append({"candidate": f"after {at}"})
-                rest = everything[at + 1 :]
-                assert [(await client_2.event())[1] for _ in rest] == rest
+        async with open_socket(service) as client_2:
+            await client_2.call("subscribe", **params, since=events[0][2])
+            assert [await client_2.event() for _ in range(2)] == events[1:]
         await client.call("withdraw", code=code, side="offerer", secret=SECRET)
-        last = [(await client.event())[:2] for _ in range(4)][-1]
-        assert last == ("gone", {"code": code, "reason": "withdrawn"})
+        assert (await client.event())[:2] == ("gone", {"code": code, "reason": "withdrawn"})
 
 
 async def test_concurrent_subscribe_requests_respect_the_limit_of_100(service, monkeypatch):

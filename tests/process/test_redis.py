@@ -3,9 +3,7 @@
 import asyncio
 import re
 import signal
-import subprocess
 import sys
-import time
 import uuid
 
 import pytest
@@ -15,7 +13,7 @@ from support.checkout import unpack
 from support.command import ORIGIN, call
 from support.documents import blocks
 from support.maintenance import run_ok, run_refused
-from support.redis_servers import RedisCluster, free_port
+from support.redis_servers import free_port
 from support.redis_traffic import PARTITIONS, Waiters, in_background, ready, until
 from support.rpc import open_socket
 from support.scraping import scrape
@@ -261,38 +259,6 @@ def test_primary_is_found_through_sentinels(redis_server, tmp_path, start):
     assert server.stop() == 0
     assert [line for line in server.log if f"is a new primary; replaced: {primary.address}" in line]
     assert {replica.ask("INFO", "replication")["role"] for replica in replicas} == {"master", "slave"}
-
-
-@pytest.fixture
-def cluster():
-    made = RedisCluster("redis", 3, 1, "--appendonly", "yes", "--cluster-require-full-coverage", "no")
-    yield made
-    made.kill()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_moved_slots_lost_replies_and_flushed_scripts_lose_and_duplicate_nothing(cluster, publish, start):
-    publishers = publish([start(redis=cluster) for _ in range(2)])
-    publishers.wait_for(150)
-    one, other = cluster.primaries_now()[:2]
-    source, target = (server.ask("CLUSTER MYID").decode() for server in (one, other))
-    flags = ["--cluster-from", source, "--cluster-to", target, "--cluster-slots", "1500", "--cluster-yes"]
-    command = ["redis-cli", "--cluster", "reshard", one.address, *flags]
-    before = publishers.statuses.copy()
-    subprocess.run(command, check=True, capture_output=True)
-    publishers.wait_for(150)
-    during = publishers.statuses - before
-    assert during[503] <= during.total() / 100, during
-    for _ in range(20):  # some scripts run whose answers are lost
-        for server in cluster.servers:
-            server.ask("CLIENT KILL", "TYPE", "normal")
-        time.sleep(0.05)
-    publishers.wait_for(150)
-    for server in cluster.servers:
-        server.ask("SCRIPT FLUSH")
-    publishers.wait_for(150)
-    publishers.end()
 
 
 # Maintenance commands

@@ -195,17 +195,6 @@ def test_promoted_replica_with_fsync_has_acknowledged_data_on_disk(cluster, serv
     publishers.end()
 
 
-def test_acknowledged_data_is_on_the_disks_of_stopped_nodes(cluster, servers, primary, slots, waiters, publish):
-    publishers = publish(servers)
-    publishers.wait_for(60)
-    cluster.kill()
-    publishers.wait_for_refusal()
-    for node in cluster.servers:
-        node.launch()
-    publishers.wait_for(20, slots)
-    publishers.end()
-
-
 @pytest.fixture
 def losing(redis_server):
     """A proxy of a Redis that loses replies."""

@@ -14,7 +14,6 @@ from support.redis_traffic import in_background, until
 from support.webhooks import SECRET
 
 import tornado_signal
-from tornado_signal.errors import OperatorError
 from tornado_signal.process.draining import Stages
 from tornado_signal.process.reload import CONTENTS, changed_contents, read_resources
 from tornado_signal.process.server import ServingProcess
@@ -227,15 +226,6 @@ async def test_reload_applies_every_reloadable_setting(process):
     on_demand = {name for path in paths for name in re.findall(r"\b_?settings\.(\w+)", path.read_text())}
     assert process.live.current is recorder
     assert recorder.read | on_demand >= {setting.name for setting in SETTINGS if setting.live}
-
-
-async def test_unusable_file_changes_nothing(process, files):
-    before, certificate = process.live.current, process.tls.certificate
-    files["auth_keys"].write_text("short")
-    with pytest.raises(OperatorError, match=r"key\.secret must hold one line"):
-        process.reloader.apply(dataclasses.replace(before, max_offer=100))
-    assert process.live.current is before
-    assert process.tls.certificate is certificate
 
 
 @pytest.mark.parametrize(

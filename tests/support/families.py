@@ -122,9 +122,8 @@ FAMILIES = {
         "tornado_signal/protocols tornado_signal/relay tornado_signal/redis",
     ),
     "faults of Redis": (
-        "process/test_redis_faults.py process/test_outages.py process/test_redis.py::test_moved_slots "
-        "browser/test_cluster.py engine/redis/test_former_primary.py engine/redis/test_leases.py "
-        "engine/redis/test_moving_slots.py",
+        "process/test_redis_faults.py process/test_outages.py browser/test_cluster.py "
+        "engine/redis/test_former_primary.py engine/redis/test_leases.py engine/redis/test_moving_slots.py",
         "docs/scaling.md tests/engine/conftest.py tests/faults tests/support/forwarding.py "
         "tests/support/networks.py tests/support/redis* tests/support/stores.py tornado_signal/redis "
         "tornado_signal/relay tornado_signal/stores",

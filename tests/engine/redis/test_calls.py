@@ -88,6 +88,13 @@ async def test_commands_after_a_stall_are_sent_in_batches(redis):
     await lane.close()
 
 
+async def test_scripts_that_a_node_has_lost_are_loaded_again(redis, under):
+    async with opened(redis) as store:
+        redis.ask("SCRIPT FLUSH")
+        code = await under(store).create()
+        assert await under(store).codes() == [code]
+
+
 async def test_replication_is_awaited_once_for_each_batch(redis, under, monkeypatch):
     monkeypatch.setattr(nodes, "HISTORY_S", 3600)
     async with opened(redis) as store:
