@@ -77,7 +77,7 @@ def unusable(service, tmp_path):
             "no server has responded .*Connection refused": NOBODY,
             "no server has responded .*certificate verify failed": server.url,
             "no server has responded .*(WRONG_VERSION_NUMBER|record layer failure)": f"https://127.0.0.1:{service.port}",
-            "responds but has refused requests .*429 Too many requests": f"http://127.0.0.1:{busy.server_port}",
+            "the servers have refused requests .*429 Too many requests": f"http://127.0.0.1:{busy.server_port}",
         }
     server.end()
 

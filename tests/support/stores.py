@@ -11,7 +11,7 @@ from tornado_signal.session import Removed, Side, content_code
 from tornado_signal.settings.settings import Settings
 from tornado_signal.stores.leveldb import layout, records, session_table
 from tornado_signal.stores.leveldb import store as store_module
-from tornado_signal.stores.leveldb.check import problems
+from tornado_signal.stores.leveldb.check import contradictions
 from tornado_signal.stores.leveldb.memory import Record
 from tornado_signal.stores.leveldb.store import LevelDBStore
 from tornado_signal.stores.redis import check as redis_check
@@ -144,7 +144,7 @@ class Redis:
         return False
 
     async def check(self, store):
-        assert await redis_check.problems(store) == []
+        assert await redis_check.contradictions(store) == []
 
     async def settled(self, store):
         for each in store.stores:
@@ -253,7 +253,7 @@ def check_memory(store):
     """Check that the memory of a LevelDB store agrees with its database. Expired sessions can be partly swept."""
     memory, now_ms = store.memory, store.now_ms()
     stored = records.load(store.database.snapshot)
-    issues = problems(store.database.snapshot, stored, now_ms)
+    issues = contradictions(store.database.snapshot, stored, now_ms)
     for key in stored.sessions.keys() | memory.sessions.keys():
         ours, theirs = memory.sessions.get(key), stored.sessions.get(key)
         if store.locks.held(key) or (ours is not None and ours.expires_ms <= now_ms):

@@ -45,7 +45,7 @@ def digest_of(token: str) -> bytes:
 
 
 class Authority:
-    """Verifies tokens, and knows what lives as long as one."""
+    """Verifies tokens, knows what lives as long as one, and remembers the topics of sessions for their checks."""
 
     def __init__(self, keys: dict[str, Key], settings: Settings) -> None:
         # Each with the length of its token, by its digest, the oldest first.
@@ -54,7 +54,8 @@ class Authority:
         self._cached_bytes = 0
         self._bearers: set[Bearer] = set()
         self._jws: Any = None  # of PyJWT
-        self._topics: OrderedDict[tuple[str, bytes], str] = OrderedDict()  # of sessions by origin and code
+        # By origin and code. A token may cover some topics only, and its check reads the topic of a session once.
+        self._topics: OrderedDict[tuple[str, bytes], str] = OrderedDict()
         self._ending: deque[Bearer] = deque()  # to be ended, a few per event-loop iteration
         self.use(keys, settings)
 

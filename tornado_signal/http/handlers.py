@@ -93,8 +93,8 @@ class Handler(web.RequestHandler):
     def flush(self, include_footers: bool = False) -> "asyncio.Future[None]":
         """Set the common headers first. Doing it at the end saves memory while thousands of requests wait."""
         request = self.request
-        if not request.begun:
-            request.begun = True
+        if not request.response_begun:
+            request.response_begun = True
             request.status = self.get_status()
             self._headers.update(self.common_headers())  # none of them can be unsafe
         return super().flush(include_footers)
@@ -132,7 +132,7 @@ class Handler(web.RequestHandler):
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         """Send an error response. After a part of the response, close the connection: it must not seem complete."""
-        if self.request.begun:
+        if self.request.response_begun:
             self.cut_off()
         else:
             super().send_error(status_code, **kwargs)
@@ -246,7 +246,7 @@ class OperationHandler(Handler):
         respond = getattr(request.connection, "respond", None)
         if result is None or respond is None or request.method == "HEAD":
             return super().finish(chunk if result is None else result)
-        request.begun = True
+        request.response_begun = True
         request.status = OK
         request.sent_bytes = len(result)
         service = request.service
@@ -260,7 +260,7 @@ class OperationHandler(Handler):
     async def _write_next(self, pieces: Pieces) -> bool:
         """Write the next piece of a result, and return whether others follow. `finish` sends one that is whole."""
         piece, last = await anext(pieces)
-        if last and not self.request.begun:
+        if last and not self.request.response_begun:
             self._result = piece
         else:
             self.write(piece)

@@ -35,7 +35,7 @@ class Request(httputil.HTTPServerRequest, RequestContext):
     body_error: errors.SignalError | None = None  # the reason why the body was not kept, or None
     received_bytes = 0  # of the body, also if it was not kept
     request_id = ""  # until it is admitted
-    begun = False  # whether a part of the response has been sent
+    response_begun = False  # whether a part of the response has been sent
     _bearer: Bearer | None = None
     _query_arguments: dict[str, list[bytes]] | None = None
 

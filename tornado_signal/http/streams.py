@@ -29,7 +29,7 @@ class Stream(Handler):
     async def get(self, segment: str = "") -> None:
         """Send events as they occur, and a comment after a long pause."""
         request, headers = self.request, self.request.headers
-        if "Upgrade" in headers:  # a client that asks for a WebSocket would wait for the answer without end
+        if "Upgrade" in headers:  # a client that requests a WebSocket would wait for its response forever
             raise InvalidParameter("Upgrade")
         parameters = self.subscription.parameters
         fields = query_fields(request.query_arguments, parameters) | {"topic": topic_of(segment)}

@@ -64,7 +64,7 @@ class Upgrade(Handler):
             raise InvalidParameter(VERSION_HEADER if self._has_other_version else "Upgrade")
         if limits.is_forwarded(request.client, request.remote_ip):
             limits.admit_forwarded(request.client)
-        request.begun = True
+        request.response_begun = True
         request.status = SWITCHING_PROTOCOLS
         self.ui.clear()  # it refers back to the handler, and would keep both for the garbage collector
         with request:

@@ -73,7 +73,7 @@ class FairQueue:
 
     def _begin_some(self) -> None:
         now_s = perf_counter()
-        if self._begun_s:  # what was begun has run since then, and so has whatever else there was to do
+        if self._begun_s:  # the begun work has run since then, and so have other callbacks
             took_s = now_s - self._begun_s
             self._most = max(1, self._most // 2) if took_s > TURN_S else min(MAX_STARTED, self._most + 1)
         waiting = self._waiting

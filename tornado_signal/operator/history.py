@@ -49,20 +49,23 @@ class Point(NamedTuple):
 class History:
     """The points of a process. `rotate` must be called every `SLICE_S`.
 
-    `read` returns the figures now, and `find` the values of the rules that apply at the end of some points.
+    `find_troubles` returns the rules of the verdict that apply at the last of the points: the value by name.
     """
 
     def __init__(
-        self, read: Callable[[], Totals], now_ms: Callable[[], int], find: Callable[[Sequence[Point]], dict[str, float]]
+        self,
+        read_totals: Callable[[], Totals],
+        now_ms: Callable[[], int],
+        find_troubles: Callable[[Sequence[Point]], dict[str, float]],
     ) -> None:
-        self._read = read
+        self._read_totals = read_totals
         self._now_ms = now_ms
-        self._find = find
+        self._find_troubles = find_troubles
         self._complete: deque[Point] = deque(maxlen=MAX_POINTS)
         self._begin()
 
     def _begin(self) -> None:
-        before = self._read()
+        before = self._read_totals()
         self._began_ms = self._now_ms()
         self._before = before.counts, [list(each.counts) for each in before.histograms]
 
@@ -89,11 +92,11 @@ class History:
         return found
 
     def _current(self) -> tuple[Point, dict[str, float]]:
-        now, (counts, histograms) = self._read(), self._before
+        now, (counts, histograms) = self._read_totals(), self._before
         numbers = map(sub, now.counts, counts)
         bounds = map(highest, now.histograms, histograms, (0.99, 0.99, 0.5))
         point = Point._make((self._began_ms, *numbers, *bounds, round(now.used, 4), int(now.down), int(now.full), ()))
-        values = self._find([*self._complete, point])
+        values = self._find_troubles([*self._complete, point])
         return point._replace(troubles=tuple(values)), values
 
 

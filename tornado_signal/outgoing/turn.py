@@ -229,7 +229,7 @@ class Refresher:
     def _failed(self, provider: Provider, error: Exception) -> None:
         provided = self._service.provided
         provided.failed += 1
-        problem = describe(provider, error)
+        problem = describe(provider, error, "trying again")
         if not provided.problem:
             left_s = provided.expires_ms / 1000 - self._service.clock.wall_s()
             peers = f"peers get its last servers for {left_s:.0f} s" if left_s > 0 else "peers get no servers of it"
@@ -237,14 +237,17 @@ class Refresher:
         provided.problem = problem
 
 
-def describe(provider: Provider, error: Exception) -> str:
-    """Return what is wrong and what to do, without the secret."""
-    advice = ADVICE.get(error.status if isinstance(error, RequestFailed) else 0, "trying again")
-    return f"{error}; {advice}".replace(provider.key[1].decode(), "…")
+def describe(provider: Provider, error: Exception, retry: str = "") -> str:
+    """Return what is wrong and what to do about it, without the secret."""
+    advice = ADVICE.get(error.status if isinstance(error, RequestFailed) else 0, retry)
+    return (f"{error}; {advice}" if advice else str(error)).replace(provider.key[1].decode(), "…")
 
 
 async def check_provider(provider: Provider, now_ms: int) -> str:
-    """Request the servers once. Return what came of it."""
+    """Request the servers once, for `serve --check`. Return the result as text.
+
+    A failure is only logged: a server also starts while its provider fails.
+    """
     try:
         servers, lifetime_s = await provider.request(now_ms)
     except (RequestFailed, ValueError) as error:

@@ -63,7 +63,7 @@ async def check(settings: Settings) -> list[str]:
 
 
 def open_listeners(settings: Settings) -> list[tuple[str, str, list[socket.socket]]]:
-    """Return the sockets of each listener with its name and scheme. None if a running server has them."""
+    """Return the sockets of each listener with its name and scheme. Empty if a running server uses the addresses."""
     try:
         public, admin = open_all_sockets(settings)
     except OperatorError as error:

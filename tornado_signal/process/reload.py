@@ -1,8 +1,9 @@
 """The files that the settings name, and reloading of both."""
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -97,6 +98,22 @@ class Reloader:
         self._use(settings, resources)
         return changed
 
+    def follow(self, sent: Settings) -> None:
+        """Apply the settings in force at the supervisor, as far as they need no restart."""
+        with self._reporting():
+            self.apply(merge(self._live.current, sent)[0])
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Log a failed reload, and note the result."""
+        try:
+            yield
+        except (ConfigError, OperatorError) as error:
+            log.error(RELOAD_FAILED, error)
+            self._live.reload_error = " ".join(str(error).split())
+        else:
+            self._live.reload_error = ""
+
     def follow_hangups(
         self, read: Callable[[], Settings], lifecycle: Lifecycle, notifier: Notifier, status: Callable[[], str]
     ) -> None:
@@ -117,14 +134,9 @@ class Reloader:
 
         `read` raises ConfigError if they are invalid.
         """
-        try:
+        with self._reporting():
             settings, applied, waiting = merge(self._live.current, read())
             applied += self.apply(settings)
-        except (ConfigError, OperatorError) as error:
-            log.error(RELOAD_FAILED, error)
-            self._live.reload_error = " ".join(str(error).split())
-        else:
-            self._live.reload_error = ""
             warn_of_readable_secrets(settings)
             log.info("settings reloaded, applied: %s", ", ".join(applied) or "nothing new")
             if waiting:

@@ -29,7 +29,7 @@ from ..service.request_log import RequestLog
 from ..service.service import Service
 from ..service.tracer import Tracer
 from ..settings.live import LiveSettings
-from ..settings.settings import Settings, merge
+from ..settings.settings import Settings
 from ..stores import check_files, open_store
 from ..system import logs
 from ..system.clock import Clock, ClockWarning
@@ -45,7 +45,7 @@ from ..websocket.routes import websocket_routes
 from .draining import Stages, drain, handle_signals, run_until_closed
 from .handover import PERIOD_S, Inherited, watch_pipe
 from .listeners import log_start, open_all_sockets, start_admin_server
-from .reload import RELOAD_FAILED, Reloader, Resources, read_resources, reload_status
+from .reload import Reloader, Resources, read_resources, reload_status
 from .tuning import GarbageCollection, raise_descriptor_limit, tune_malloc
 
 log = logging.getLogger(__name__)
@@ -159,18 +159,8 @@ class ServingProcess:
 
     def _follow(self, inherited: Inherited, stages: Stages) -> None:
         """Follow the supervisor: its settings, its end, and the share of new connections."""
-
-        def on_sent(sent: Settings) -> None:
-            try:
-                self.reloader.apply(merge(self.live.current, sent)[0])
-            except OperatorError as error:
-                log.error(RELOAD_FAILED, error)
-                self.live.reload_error = str(error)
-            else:
-                self.live.reload_error = ""
-
         leave = functools.partial(self._lifecycle.reach, LEAVING)
-        following = asyncio.create_task(watch_pipe(inherited.supervisor_pipe, on_sent, leave))
+        following = asyncio.create_task(watch_pipe(inherited.supervisor_pipe, self.reloader.follow, leave))
         accepts = inherited.balance.accepts
         balancing = Repeating(lambda: self.server.accept(accepts(self.state.websockets)), PERIOD_S)
 

@@ -73,14 +73,15 @@ class Filter(NamedTuple):
 class Subscription:
     """A subscription of a connection, which receives the events of its topics."""
 
-    __slots__ = ("_filters", "_name", "_socket", "topics", "values")
+    __slots__ = ("_filters", "_id", "_socket", "cost", "topics")
 
-    def __init__(self, socket: WebSocket, name: bytes, filters: Sequence[Filter]) -> None:
+    def __init__(self, socket: WebSocket, id_: bytes, filters: Sequence[Filter]) -> None:
         self._socket = socket
-        self._name = name  # its id as JSON
+        self._id = id_  # as JSON
         self._filters = filters
         self.topics = dict.fromkeys(topic for each in filters for topic in each.topics)
-        self.values = len(self.topics) + sum(len(other) for each in filters for other in each.others)
+        # The number of channels that it counts as.
+        self.cost = len(self.topics) + sum(len(other) for each in filters for other in each.others)
 
     def relayed(self, message: bytes) -> None:
         content = message[KIND_LENGTH:].lstrip()
@@ -92,7 +93,7 @@ class Subscription:
             return
         for each in self._filters:
             if each.matches(kind, created_at, topics):
-                self._socket.post(b'["EVENT",%b,%b]' % (self._name, content))
+                self._socket.post(b'["EVENT",%b,%b]' % (self._id, content))
                 return
 
 
@@ -177,9 +178,9 @@ class NostrConnection(ProtocolConnection):
         """
         earlier = self._subscriptions.get(name, Subscription(self.socket, name, ()))
         subscription = Subscription(self.socket, name, filters)
-        context.charge(subscription.values + earlier.values - 1)
-        self.release(earlier.values)
-        self.acquire(subscription.values)
+        context.charge(subscription.cost + earlier.cost - 1)
+        self.release(earlier.cost)
+        self.acquire(subscription.cost)
         subscribed = [self.relay.subscribe(self.channel_of(topic), subscription) for topic in subscription.topics]
         self._unsubscribe(earlier)
         self._subscriptions[name] = subscription

@@ -203,11 +203,12 @@ class Pipeline:
     async def _connect(self) -> None:
         try:
             self._connection = await self._access.connect(self._address, self._on_reply, self.lose)
-            self._connecting = None
         except (OSError, ErrorReply) as error:
-            self._connecting = None
+            self._connecting = None  # `lose` would cancel this task
             self.lose(reason_of(error))
-        self._send()
+        else:
+            self._connecting = None
+            self._send()
 
     def _on_reply(self, reply: Any) -> None:
         if isinstance(reply, ErrorReply) and reply.kind == "NOREPLICAS":  # with `min-replicas-to-write`

@@ -160,7 +160,7 @@ class TopicFeed:
                     return batch.events
             if self._listing and not self._more:
                 self._listing, self._more = False, True
-                # A reader that comes back from here has seen all of it, also what the listing no longer held.
+                # A reader that resumes from here has seen the whole listing, and all removals before it.
                 return self._event("", b"", self._position)
             if not await self.watch.wait(retry_s):
                 return None

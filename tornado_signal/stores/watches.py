@@ -50,8 +50,13 @@ class Watch:
         self.close()
 
     @property
+    def ending(self) -> bool:
+        """Whether the store ends all watches."""
+        return self._watches.ending
+
+    @property
     def over(self) -> bool:
-        return self.closed or self._watches.ending
+        return self.closed or self.ending
 
     def now_s(self) -> float:
         return self._watches.loop.time()

@@ -7,14 +7,14 @@ MAX_CAUSES: Final = 1000
 
 
 class HourlyWarnings:
-    """The causes of warnings in the last hour, such as addresses. More than `max_causes` cause none."""
+    """The causes of warnings in the last hour, such as addresses. After `max_causes`, a new one causes no warning."""
 
     def __init__(self, max_causes: int = MAX_CAUSES) -> None:
         self._max_causes = max_causes
         self._next_s: dict[str, float] = {}  # when each may cause the next one, the earliest first
 
     def due(self, cause: str, now_s: float) -> bool:
-        """Return whether to log a warning now, and count it."""
+        """Return whether to log a warning of this cause now. If so, its next one is due an hour after `now_s`."""
         while self._next_s and self._next_s[first := next(iter(self._next_s))] <= now_s:
             del self._next_s[first]
         if cause in self._next_s or len(self._next_s) >= self._max_causes:

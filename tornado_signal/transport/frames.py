@@ -83,7 +83,7 @@ class FrameReader:
         self._binary = binary
         self.data: bytes | bytearray = b""  # the data that is not parsed
         self._at = 0  # offset of the next frame
-        self._message: bytearray | None = None  # the fragments so far
+        self._message: bytearray | None = None  # its fragments so far, or None between messages
         self._is_text = True
 
     @property
@@ -157,7 +157,7 @@ class FrameReader:
         opcode = first & _OPCODE
         if opcode in _CONTROL:
             return opcode, _check_close(payload) if opcode == CLOSE else payload
-        return self._add(opcode, payload, last=bool(first & _FIN))
+        return self._join(opcode, payload, last=bool(first & _FIN))
 
     def _check(self, first: int, length: int) -> None:
         """Check the first byte of a frame, and its length in the second one."""
@@ -176,7 +176,8 @@ class FrameReader:
         elif length > MAX_CONTROL_BYTES or not first & _FIN:
             raise InvalidFrame(CloseCode.PROTOCOL_ERROR, "control frame too long or fragmented")
 
-    def _add(self, opcode: int, payload: bytes, *, last: bool) -> tuple[int, bytes]:
+    def _join(self, opcode: int, payload: bytes, *, last: bool) -> tuple[int, bytes]:
+        """Add a fragment to its message, whose order `_check` has checked, and return that if it is complete."""
         if opcode != CONTINUATION:
             self._is_text = opcode == TEXT
         if not last or self._message is not None:

@@ -98,10 +98,10 @@ class RpcRequestContext(MessageContext):
         self.connection.waiting.append(self)
         watch = self._watch
         assert watch is not None
-        if self.connection.closed:
+        if self.connection.closed:  # its end has closed only the earlier waits
             watch.close()
-        elif watch.over and not self.gone:
-            # The server stops: who has been answered asks again, and the answer would come at once.
+        elif watch.ending and not self.gone:
+            # The server is stopping. After a response, the client would only wait again and get the next one at once.
             self.connection.socket.close()
 
     def ended(self) -> None:

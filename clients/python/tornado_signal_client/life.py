@@ -102,7 +102,8 @@ class Outage:
 
     def _report(self, server: str) -> None:
         self.error = self.error or Unreachable(server, SLOW)
-        reason = f"{server} responds but has refused requests" if self.error.status else "no server has responded"
+        # The error can be of another server than the one that was requested first.
+        reason = "the servers have refused requests" if self.error.status else "no server has responded"
         log.warning("%s for %g s: %s", reason, OUTAGE_S, self.error)
         for listener in list(self.listeners):
             listener(self.error)

@@ -75,7 +75,7 @@ class Servers(Closable):
         self._tls = functools.cache(httpx.create_ssl_context)
         self._authorization = Authorization(token)
         self._http = HttpClient(self.origin, self._tls, self._authorization)
-        self._websocket = websocket
+        self._use_websocket = websocket
         self._websockets: dict[str, WebSocket] = {}
         self._life, self._outage = Life(self.check), Outage()
         self._checked_s = -math.inf
@@ -186,7 +186,7 @@ class Servers(Closable):
     async def _connection(self, server: str, *, open_if_closed: bool = True) -> RpcConnection | None:
         """Return the WebSocket connection to a server, or None if HTTP has to be used."""
         self._life.check()
-        if not self._websocket:
+        if not self._use_websocket:
             return None
         websocket = self._websockets.setdefault(server, WebSocket(server, self.origin, self._tls, self._authorization))
         return await websocket.connection(open_if_closed=open_if_closed)

@@ -16,10 +16,11 @@ def flaws(db: Any) -> list[str]:
         memory = records.load(db)
     except (DamagedListing, plyvel.Error) as error:
         return [directory.reason(error)]
-    return problems(db, memory, max(time.time_ns() // 1_000_000, memory.latest_ms))
+    # The store's clock is never before its newest session.
+    return contradictions(db, memory, max(time.time_ns() // 1_000_000, memory.latest_ms))
 
 
-def problems(view: Any, memory: Memory, now_ms: int) -> list[str]:
+def contradictions(view: Any, memory: Memory, now_ms: int) -> list[str]:
     """Return a sentence for each contradiction in a database that was loaded.
 
     Sessions that have expired by `now_ms` can be partly swept.

@@ -212,7 +212,7 @@ class LevelDBStore(SessionTable):
                 if ended.answer_number:
                     return code, ended.expires_ms
                 leases = add_lease(ended.leases, lease) if lease else b""
-                return code, (await self._move(lock, ended, now_ms, leases, announce=True))[0]
+                return code, (await self._refresh(lock, ended, now_ms, leases, announce=True))[0]
             its = memory.origins.get(origin)
             if (its.count if its else 0) + self._publishing[origin] >= self._settings.max_sessions_per_origin:
                 raise TooMany("sessions of an origin", FULL_RETRY_S)
@@ -342,7 +342,7 @@ class LevelDBStore(SessionTable):
         with await self._lock(origin, code) as lock:
             record = self._find(lock.key, side, secret_hash, now_ms)
             size = record.offerer_bytes
-            expires_ms, announced = await self._move(lock, record, now_ms, announce=announce)
+            expires_ms, announced = await self._refresh(lock, record, now_ms, announce=announce)
             return Refreshed(expires_ms, size if announced else 0)
 
     # Holding offers
@@ -352,16 +352,16 @@ class LevelDBStore(SessionTable):
         now_ms = self._clock.now_ms()
         with await self._lock(origin, code) as lock:
             record = self._find(lock.key, OFFERER, secret_hash, now_ms)
-            return (await self._move(lock, record, now_ms, b"" if record.answer_number else lease))[0]
+            return (await self._refresh(lock, record, now_ms, b"" if record.answer_number else lease))[0]
 
     async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
-        """Refresh an offer if it still has a lease. Return the new expiry, Unix milliseconds.
+        """Refresh an offer if this lease is one of its leases. Return the new expiry, Unix milliseconds.
 
         Raise SessionNotFound if the offer is answered, withdrawn, expired, or held by others.
         """
         now_ms = self._clock.now_ms()
         with await self._lock(origin, code) as lock:
-            return (await self._move(lock, self._find_held(lock.key, lease, now_ms), now_ms))[0]
+            return (await self._refresh(lock, self._find_held(lock.key, lease, now_ms), now_ms))[0]
 
     async def release(self, origin: str, code: bytes, lease: bytes) -> None:
         """Release a lease. Releasing the last one withdraws the offer. Raise SessionNotFound as `renew`."""
@@ -580,7 +580,7 @@ class LevelDBStore(SessionTable):
 
         await self.commit([lock], Change([], deletes), applied, now_ms=now_ms)
 
-    async def _move(
+    async def _refresh(
         self, lock: SessionLock, record: Record, now_ms: int, leases: bytes = b"", *, announce: bool = False
     ) -> tuple[int, bool]:
         """Set a session's expiry to `now_ms` plus its timeout, and its leases if given.

@@ -20,10 +20,10 @@ MOVED_MS = 60_000  # Redis moves a key with its remaining time, so that it lives
 
 async def flaws(store: RedisStore) -> list[str]:
     """Return a sentence for each problem."""
-    issues = [*await problems(store), *await _unlisted(store)]
+    issues = [*await contradictions(store), *await _unlisted(store)]
     for _ in range(ATTEMPTS - 1):
         if issues:
-            again = {*await problems(store), *await _unlisted(store)}
+            again = {*await contradictions(store), *await _unlisted(store)}
             issues = [issue for issue in issues if issue in again]
     return issues
 
@@ -43,8 +43,8 @@ async def all_keys(store: RedisStore) -> AsyncGenerator[list[bytes], None]:
                 break
 
 
-async def problems(store: RedisStore) -> list[str]:
-    """Return the problems of the listings. Concurrent changes can look like problems."""
+async def contradictions(store: RedisStore) -> list[str]:
+    """Return a sentence for each contradiction in the listings. Concurrent changes can look like one."""
     issues: list[str] = []
     for origin in await store.origins():
         for partition in store.partitions.all(origin):

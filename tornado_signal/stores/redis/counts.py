@@ -35,10 +35,10 @@ Sizes = list[tuple[int, int]]
 class _CachedSizes:
     def __init__(self, sizes: list[int], read_s: float, left: int) -> None:
         self.sizes = sizes
-        self.read_s = read_s
-        # Other processes may publish as well. After this many new sessions here the sizes are read again.
-        self.unread = left // PUBLISHING
-        self.near = not self.unread
+        self.read_s = read_s  # when they were last read, or reading was tried
+        # Offers here until the sizes are read again: other processes may publish as well.
+        self.offers_left = left // PUBLISHING
+        self.near = not self.offers_left  # whether an offer waits for the reading
 
 
 class Totals(NamedTuple):
@@ -114,12 +114,12 @@ class Counts:
     # The quotas of an origin
 
     def use(self, settings: Settings) -> None:
-        """Apply new quotas. The sizes of all origins are read again."""
-        # While every partition is below this, the origin is below half of its quota.
+        """Apply new quotas. The next offer of an origin reads its sizes again, `FRESH_S` after the last reading."""
         self._max_sessions = settings.max_sessions_per_origin
-        self._near = self._max_sessions / (2 * self._partitions.count)
+        # While every partition is below this, the origin is below half of its quota.
+        self._near_size = self._max_sessions / (2 * self._partitions.count)
         for cached in self._cached.values():
-            cached.unread, cached.near = 0, True
+            cached.offers_left, cached.near = 0, True
 
     def others(self, origin: str, partition: Partition) -> int:
         """Return the number of sessions in the other partitions of an origin."""
@@ -127,20 +127,21 @@ class Counts:
         return sum(cached.sizes) - cached.sizes[partition.number] if cached else 0
 
     def note(self, origin: str, partition: Partition, sessions: int) -> "asyncio.Task[None] | None":
-        """Record the size of a partition. Read those of the others if the quota may be near.
+        """Record the size of a partition. Start to read the others if that is due.
 
-        The task reads them if the origin is near its quota. A publication should wait for it.
+        Return the reading if the origin is near its quota: the publication should wait for it.
         """
         cached = self._cached.get(origin)
         if cached is None:
-            near = sessions >= self._near
+            near = sessions >= self._near_size
+            # One offer in as many as there are partitions reads them: another one may be nearly full.
             if not near and random.randrange(self._partitions.count):
                 return None
         else:
             near = cached.near
             cached.sizes[partition.number] = sessions
-            cached.unread -= 1
-            if cached.unread > 0 or self._loop.time() - cached.read_s < FRESH_S:
+            cached.offers_left -= 1
+            if cached.offers_left > 0 or self._loop.time() - cached.read_s < FRESH_S:
                 return None
             cached.read_s = self._loop.time()  # even if the read fails
         if origin not in self._reading:
@@ -164,7 +165,10 @@ class Counts:
     # The totals
 
     async def total(self) -> tuple[int, int] | None:
-        """Return the latest numbers of sessions and topics of all origins, or None before the first count."""
+        """Count again, for at most `LIMIT_S`. Return the latest numbers of sessions and topics of all origins.
+
+        They are None before the first count.
+        """
         with contextlib.suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(LIMIT_S):
                 await self._recount()

@@ -56,13 +56,13 @@ _ARGUMENTS: Final = {
 def _load(name: str, declared: str) -> Script:
     arguments = tuple(declared.replace("#", "").split())
     common, body = (FOLDER / "common.lua").read_text(), (FOLDER / f"{name}.lua").read_text()
-    constants = {**CONSTANTS, "ARGUMENTS": len(arguments)}
-    used = {name: value for name, value in constants.items() if re.search(rf"\b{name}\b", common + body)}
+    constants = {**CONSTANTS, "ARGUMENTS": len(arguments)}  # further arguments follow the declared ones
+    used = {each: number for each, number in constants.items() if re.search(rf"\b{each}\b", common + body)}
     values = [
         f"tonumber(ARGV[{at}])" if each.startswith("#") else f"ARGV[{at}]"
         for at, each in enumerate(declared.split(), 1)
     ]
-    lines = (
+    lines = (  # `common` sees only the constants and keys
         _locals(used, map(str, used.values())),
         _locals(KEY_NAMES, ["unpack(KEYS)"]),
         common,
