@@ -13,6 +13,8 @@ import hypothesis
 import pytest
 
 pytest.register_assert_rewrite("support")  # before any of it is imported
+FIXTURES = ("browser_fixtures", "certificates", "networks", "redis_traffic", "service", "service_manager")
+pytest_plugins = [f"support.{name}" for name in FIXTURES]
 
 from support import families, forked, redis_servers
 from support.command import Server
@@ -257,11 +259,7 @@ def start(tmp_path):
         yield start
 
 
-@pytest.fixture(scope="module")
-def redis():
-    """A Redis of the tests of one file."""
-    with redis_servers.RedisServer("redis") as server:
-        yield server
+redis = redis_servers.fixture(redis_servers.RedisServer, "redis", scope="module")
 
 
 @pytest.fixture

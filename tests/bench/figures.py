@@ -25,7 +25,6 @@ AMOUNTS = {
 
 
 def amounts(size: str) -> SimpleNamespace:
-    """Return the amounts for a run of this size."""
     values = {name: values[SIZES.index(size)] for name, values in AMOUNTS.items()}
     return SimpleNamespace(**values, whole=size == SIZES[0])
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import orjson
 import uvloop
 
-from . import client, messages, peers, sockets
+from . import client, peers, sockets
 from .figures import Bench, ratio
 from .peerjs import Meeting, PeerJs, version
 from .processes import APART, BenchError, Server, apart
@@ -34,7 +34,7 @@ WARM_PAIRS, WARM_NODE_PAIRS, WARM_RATE = 100, 2000, 250
 WAIT_S = 60
 PATIENCE_S = 60
 MOST_GROWTH = 1.15
-CODE = messages.CODE.encode()
+CODE = "@" * 36  # the placeholder for a code in a template
 
 Ask = Callable[[client.Connection, bytes], Awaitable[dict]]
 
@@ -53,7 +53,7 @@ class Requests:
 
     def post(self, side: str, path: str, **fields: object) -> bytes:
         peer = self.pair.offerer if side == "offerer" else self.pair.answerer
-        return peer.request(self.base, "POST", path, {"code": messages.CODE, "side": side, **fields})
+        return peer.request(self.base, "POST", path, {"code": CODE, "side": side, **fields})
 
     async def broker(self) -> None:
         """Broker the pair over two new connections, and close these."""
@@ -72,7 +72,7 @@ class Requests:
         code = listed[0]["code"]
 
         async def ask(connection: client.Connection, template: bytes) -> dict:
-            return await connection.ask(template.replace(CODE, code.encode()))
+            return await connection.ask(template.replace(CODE.encode(), code.encode()))
 
         await self._meet(ask, offerer, answerer)
 
@@ -141,14 +141,13 @@ class Socketed:
         self._pair = pair
         self._upgrades = [(peer.address, peer.upgrade(base, "/ws")) for peer in (pair.offerer, pair.answerer)]
         sides = {"offerer": pair.offerer, "answerer": pair.answerer}
-        code = messages.CODE
         self._offer = _call("offer", topic=pair.topic, info=pair.offerer.identity, offer=pair.offerer.description)
         self._listing = _call("sessions", topic=pair.topic)
-        self._answer = _call("answer", code=code, side="answerer", answer=pair.answerer.description)
+        self._answer = _call("answer", code=CODE, side="answerer", answer=pair.answerer.description)
         self._batches = [
-            _call("answer", code=code, side=side, candidates=peer.candidates) for side, peer in sides.items()
+            _call("answer", code=CODE, side=side, candidates=peer.candidates) for side, peer in sides.items()
         ]
-        self._subscriptions = [_call("subscribe", code=code, side=side) for side in sides]
+        self._subscriptions = [_call("subscribe", code=CODE, side=side) for side in sides]
 
     async def opened(self) -> list[sockets.WebSocket]:
         return [await sockets.open_socket(*self._at, *upgrade) for upgrade in self._upgrades]
@@ -163,7 +162,7 @@ class Socketed:
         code = b""
 
         async def ask(socket: sockets.WebSocket, template: bytes) -> dict:
-            socket.send(sockets.frame(template.replace(CODE, code)))
+            socket.send(sockets.frame(template.replace(CODE.encode(), code)))
             while "id" not in (message := orjson.loads(await socket.next())):
                 events[socket].append(message["params"]["data"])
             if "result" not in message:

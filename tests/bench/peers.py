@@ -63,8 +63,6 @@ class Peer:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two peers that meet in a topic."""
-
     topic: str
     offerer: Peer
     answerer: Peer

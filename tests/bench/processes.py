@@ -93,7 +93,6 @@ class Server:
         return [int(task.name) for each in tasks for task in each]
 
     def memory_bytes(self) -> int:
-        """Return the private resident memory, without LevelDB's file pages, which the kernel can reclaim."""
         return processes.memory_bytes(self.pid)
 
     def log(self) -> str:

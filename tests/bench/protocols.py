@@ -5,7 +5,6 @@ Each original serves the same raw clients in alternation, so that other load on 
 
 import asyncio
 import hashlib
-import socket
 import statistics
 import time
 from collections.abc import Awaitable, Callable
@@ -17,6 +16,7 @@ from pathlib import Path
 import orjson
 import uvloop
 from btclib_secp256k1 import ssa, xonly
+from support.redis_servers import free_port
 
 from . import npm, peers, processes
 from .figures import Bench, ratio
@@ -36,12 +36,6 @@ WARM = 3  # unmeasured turns, because Node.js compiles frequent code
 SDP = "v=0\r\n" + "a=candidate:1 1 udp 2122260223 192.0.2.1 50000 typ host\r\n" * 20
 INFO_HASH = "aaaaabbbbbcccccddddÿ"
 PROBE_PAUSE_S = 0.002
-
-
-def free_port() -> int:
-    """Return a free port. Its server listens soon, and nothing else here chooses a port meanwhile."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return listening.getsockname()[1]
 
 
 class Original(Server):
@@ -189,7 +183,6 @@ ROOMS = {"RxDB": "/rxdb", "matchbox": "/matchbox/room-{}"}
 
 
 async def members(base: str, protocol: str, count: int, room: int = 0) -> list[Member]:
-    """Return clients that are together in a room."""
     entered: list[Member] = []
     for _ in range(count):
         (member,) = await open_many(base, 1, Member, ROOMS[protocol].format(room))

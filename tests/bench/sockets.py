@@ -7,7 +7,9 @@ import struct
 from typing import Final
 from urllib.parse import urlsplit
 
-from . import messages
+from hostile import wire
+from support import frame_vectors
+
 from .processes import BenchError
 
 TEXT: Final = 0x81
@@ -19,6 +21,7 @@ UPGRADE: Final = (
     "Sec-WebSocket-Version: 13\r\n"
 )
 OPENED_AT_ONCE: Final = 200
+ORIGIN: Final = "http://bench.example"
 
 
 class WebSocket(asyncio.Protocol):
@@ -111,14 +114,7 @@ def take_frame(received: bytes) -> tuple[int, bytes, bytes] | None:
 
 def frame(payload: bytes, kind: int = TEXT) -> bytes:
     """Return a client's frame, masked with a random key as RFC 6455, section 5.3, requires."""
-    key = os.urandom(4)
-    length = len(payload)
-    mask = int.from_bytes((key * (length // 4 + 1))[:length])
-    masked = (int.from_bytes(payload) ^ mask).to_bytes(length)
-    if length < 126:
-        return bytes((kind, 0x80 | length)) + key + masked
-    size = struct.pack("!BBH", kind, 0xFE, length) if length < 65536 else struct.pack("!BBQ", kind, 0xFF, length)
-    return size + key + masked
+    return frame_vectors.frame(kind ^ frame_vectors.MORE, payload, key=os.urandom(4))
 
 
 async def open_socket(host: str, port: int, address: str | None, upgrade: bytes, tls=None, kind=WebSocket) -> WebSocket:
@@ -138,10 +134,9 @@ async def open_many(base: str, count: int, kind: type[WebSocket], path: str = "/
     where = urlsplit(base)
     opened: list[WebSocket] = []
     while len(opened) < count:
-        heads = (messages.request(base, "GET", path.format(number)) for number in range(len(opened), count))
-        upgrades = (head.removesuffix(b"\r\n") + UPGRADE.encode() + b"\r\n" for head in heads)
-        some = itertools.islice(upgrades, OPENED_AT_ONCE)
+        paths = itertools.islice(map(path.format, range(len(opened), count)), OPENED_AT_ONCE)
+        upgrades = (wire.request("GET", each, origin=ORIGIN, headers=UPGRADE) for each in paths)
         opened += await asyncio.gather(
-            *(open_socket(where.hostname, where.port, None, upgrade, kind=kind) for upgrade in some)
+            *(open_socket(where.hostname, where.port, None, upgrade, kind=kind) for upgrade in upgrades)
         )
     return opened

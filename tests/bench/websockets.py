@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 
 import orjson
 import uvloop
+from hostile import wire
 
 from tornado_signal.settings.settings import Settings
 
-from . import client, messages, processes, sockets
+from . import client, processes, sockets
 from .figures import Bench, busy_share, settled
 from .processes import ROOT, Server
 
@@ -61,7 +62,8 @@ async def _holding(bench: Bench, server: Server, count: int) -> None:
     (asker,) = await client.connect(base, 1)
     late_s = []
     for number in range(0, count, max(1, count // ANSWERED)):
-        await asker.ask(messages.answer(base, codes[number]))
+        answer = {"code": codes[number], "side": "answerer", "answer": client.NOISE[500:]}
+        await asker.ask(wire.request("POST", "/answer", answer, origin=sockets.ORIGIN))
         answered_s = time.perf_counter()
         while not connections[number].told_s:  # noqa: ASYNC110 (an event would be one event-loop iteration later)
             await asyncio.sleep(0)
@@ -93,7 +95,7 @@ async def _watching(bench: Bench, server: Server, count: int) -> None:
         for _ in range(OFFERS):
             for connection in connections:
                 connection.told_s = 0.0
-            await asker.ask(messages.offer(server.base, TOPIC))
+            await asker.ask(client.offer(TOPIC))
             began_s = time.perf_counter()
             while not all(connection.told_s for connection in connections):  # noqa: ASYNC110 (as above)
                 await asyncio.sleep(0.001)

@@ -5,7 +5,6 @@ import functools
 import shutil
 
 import pytest
-from support.browser_fixtures import *  # noqa: F403
 from support.browsers import FLAGS, Windowed, until
 from support.needs import require
 from support.networks import Lan, own_network

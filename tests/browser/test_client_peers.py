@@ -11,7 +11,6 @@ from support.browsers import until
 from support.command import COMMAND
 from support.networks import BOUND_S
 
-pytest_plugins = ["support.networks"]
 pytestmark = pytest.mark.needs("aiortc")
 
 URLS = "http://127.0.0.1:1,{base}"  # the first one is never there

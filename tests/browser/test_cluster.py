@@ -3,20 +3,15 @@
 import pytest
 from support.browsers import listed, until
 from support.members import Program, enter, forking
-from support.redis_servers import RedisCluster
+from support.redis_servers import RedisCluster, fixture
 from support.waiting import end_all
 
-pytest_plugins = ["support.redis_traffic"]
 pytestmark = pytest.mark.slow
 
 REPLICAS = 2  # one takes over, the other has what is written then
 
 
-@pytest.fixture
-def cluster():
-    cluster = RedisCluster("valkey", 3, REPLICAS, "--cluster-require-full-coverage", "no", "--appendonly", "yes")
-    yield cluster
-    cluster.kill()
+cluster = fixture(RedisCluster, "valkey", 3, REPLICAS, "--cluster-require-full-coverage", "no", "--appendonly", "yes")
 
 
 @pytest.fixture

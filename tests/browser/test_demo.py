@@ -12,8 +12,6 @@ from support.demo import FOCUSED, PHONE, connected, enter, meet, receive, said, 
 from support.documents import pages, sections
 from support.needs import require
 
-pytest_plugins = ["support.tls_fixtures"]
-
 FILE_BYTES = 6_500_000
 # Do not read the file of 100,000 bytes before it is released.
 READ_SECOND_LATER = """

@@ -11,7 +11,6 @@ from support.proxies import CaddyPath
 from support.waiting import end_all, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
-pytest_plugins = ["support.tls_fixtures"]
 
 EXAMPLES = ROOT / "examples"
 ADDRESS = "http://127.0.0.1:3000"

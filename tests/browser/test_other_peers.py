@@ -9,7 +9,6 @@ from support.browsers import launch_in, listed, until
 from support.command import Server
 from support.paths import PEER
 
-pytest_plugins = ["support.networks"]
 pytestmark = pytest.mark.needs("aiortc")
 
 BOUND_S = 60

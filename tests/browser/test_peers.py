@@ -8,7 +8,6 @@ import pytest
 from support.networks import BOUND_S
 from support.paths import PEER
 
-pytest_plugins = ["support.networks"]
 pytestmark = pytest.mark.needs("aiortc")
 
 

@@ -26,7 +26,6 @@ from tornado_signal_client.names import Identity
 
 from .test_messages import VALUES
 
-pytest_plugins = ["support.networks"]
 pytestmark = pytest.mark.needs("aiortc")
 
 PORTS = itertools.count(8000)  # of the origins

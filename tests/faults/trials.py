@@ -17,8 +17,6 @@ OPTIONS = ("--appendonly", "yes", "--cluster-require-full-coverage", "no", "--re
 
 
 class Outcome(NamedTuple):
-    """The result of a trial."""
-
     acknowledged: int
     refused: int
     lost: int

@@ -27,8 +27,6 @@ SMALL_ROOM = 4096
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack and the settings of its server."""
-
     run: Callable[["Attacker"], Awaitable[None]]
     options: tuple[str, ...] = ()
     tls: bool = False
@@ -72,8 +70,6 @@ class Pace:
 
 
 class Attacker:
-    """One attacking address, and its limits."""
-
     def __init__(self, place: Place, seconds: float) -> None:
         self.place = place
         self.seconds = seconds
@@ -236,6 +232,5 @@ async def publish_big(attacker: Attacker, count: int = 60) -> None:
 
 
 async def publish_and_withdraw(attacker: Attacker, client: Client, topic: str) -> None:
-    """Publish an offer and withdraw it at once."""
     if body := await attacker.exchange(client, offer(topic)):
         await attacker.exchange(client, post("/withdraw", code=json.loads(body)["code"], side="offerer"))

@@ -46,8 +46,6 @@ BROKEN_FRAMES = [
 
 
 class Attacked:
-    """A WebSocket of an attacker."""
-
     def __init__(self, attacker: Attacker, connected: socket.socket) -> None:
         self._attacker, self._connected, self._received = attacker, connected, b""
 
@@ -67,7 +65,6 @@ class Attacked:
             await self._attacker.send(self._connected, data)
 
     async def swallow(self, for_s: float = HOLD_S) -> None:
-        """Read and discard data until the connection is closed, or for some time."""
         await self._attacker.swallow(self._connected, for_s)
 
     async def text(self) -> bytes:

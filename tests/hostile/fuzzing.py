@@ -47,8 +47,6 @@ class Wrong(Exception):
 
 
 class Log(logging.Handler):
-    """A handler that records errors and tracebacks."""
-
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.entries: list[str] = []

@@ -1,6 +1,6 @@
 """Honest peers of one address and one origin, as a process that records durations and errors.
 
-They start immediately, and print a line once all of them are running. When standard input ends, they stop and print
+They start immediately, and print "ready" once all of them are running. When standard input ends, they stop and print
 their records as JSON.
 """
 
@@ -142,7 +142,7 @@ class Peers:
         self.recorded["wake"].append((answered_s, max(0.0, woken_s[0] - answered_s)))
         if not self._said and len(self.recorded["wake"]) >= PAIRS and self._watching.is_set():
             self._said = True
-            print("at work", flush=True)
+            print("ready", flush=True)
 
     async def _watch(self) -> None:
         began_s = time.monotonic()
@@ -225,7 +225,6 @@ class Peers:
 
 
 async def main(place: Place) -> None:
-    """Run all honest peers until standard input ends."""
     peers = Peers(place)
     living = asyncio.create_task(peers.live())
     ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

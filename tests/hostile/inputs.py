@@ -61,8 +61,6 @@ class Input(NamedTuple):
 
 
 class Maker:
-    """A generator of inputs, controlled by a random number generator."""
-
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.codes = [NO_SUCH_CODE]  # codes of previous sessions, the latest last
@@ -104,7 +102,6 @@ class Maker:
         return self._request("GET", path + self._query(**fields), headers=headers)
 
     def _values(self) -> dict[str, Any]:
-        """Return a value for each parameter."""
         rng = self.rng
         return {
             "topic": rng.choice(TOPICS), "info": self._text()[:1024], "offer": self._text(), "answer": self._text(),

@@ -1,7 +1,7 @@
 """A process that sends a tiny request every few milliseconds. Its duration shows how long other clients wait.
 
-Arguments: the pause in seconds and the server's address. It prints a line after the first response. When standard input
-ends, it prints the moments and durations in seconds as JSON.
+Arguments: the pause in seconds and the server's address. It prints "ready" after the first response. When standard
+input ends, it prints the moments and durations in seconds as JSON.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def main(pause_s: float, place: Place) -> None:
                 connected.close()
                 connected = None
         if not taken:
-            print("asking", flush=True)
+            print("ready", flush=True)
         taken.append((began_s, time.monotonic() - began_s))
     json.dump({"taken": taken}, sys.stdout)
 

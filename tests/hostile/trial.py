@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,8 +18,10 @@ from bench.client import percentile
 from bench.processes import Server
 from support.certificates import make_pair
 from support.command import COMMAND, environment
+from support.disks import mounted
 from support.paths import TESTS
 from support.tokens import make_token, write_secret
+from support.waiting import end_all, kill, output, run_command, start_holder
 
 from tornado_signal.settings.settings import Settings
 
@@ -94,46 +95,14 @@ class Served(Server):
         return [urlsplit(self.base).port, *self._rest]
 
 
-class Beside:
-    """A process that runs a module of this package against the server. It exits when its input is closed."""
-
-    def __init__(self, module: str, served: Served, *arguments: object) -> None:
-        command = [sys.executable, "-m", f"{__package__}.{module}", *map(str, [*arguments, *served.place])]
-        self.process = subprocess.Popen(
-            command, cwd=TESTS, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def begun(self) -> None:
-        assert self.process.stdout.readline(), f"{self.process.args} has ended"
-
-    def result(self, timeout_s: float) -> dict:
-        output, _ = self.process.communicate(timeout=timeout_s)
-        assert self.process.returncode == 0, f"{self.process.args} ended with {self.process.returncode}"
-        return json.loads(output)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
+def result(process: subprocess.Popen[str], timeout_s: float) -> dict:
+    said, _ = process.communicate(timeout=timeout_s)
+    assert process.returncode == 0, f"{process.args} ended with {process.returncode}"
+    return json.loads(said)
 
 
 def p99(values: list[float]) -> float:
     return percentile(values, 0.99) / 1000 if values else math.inf
-
-
-@contextlib.contextmanager
-def room(disk_mib: int) -> Iterator[Path]:
-    """Create a directory, optionally on a separate filesystem, which needs root."""
-    with tempfile.TemporaryDirectory(prefix="hostile-") as name:
-        if not disk_mib:
-            yield Path(name)
-            return
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={disk_mib}m", "hostile", name], check=True)
-        try:
-            yield Path(name)
-        finally:
-            subprocess.run(["umount", "--lazy", name], check=True)
 
 
 def attempt(name: str, seconds: float, *, quiet_s: float = 4, disk_after_s: float = DISK_AFTER_S) -> Outcome:
@@ -146,30 +115,30 @@ def attempt(name: str, seconds: float, *, quiet_s: float = 4, disk_after_s: floa
     outcome = Outcome(name, Settings().max_store_bytes / 2**20)
     with contextlib.ExitStack() as stack:
 
-        def beside(*what: object) -> Beside:
-            started = Beside(*what)
-            stack.callback(started.kill)
-            return started
+        def command(module: str, *arguments: object) -> list[str]:
+            return [sys.executable, "-m", f"{__package__}.{module}", *map(str, [*arguments, *served.place])]
 
-        where = stack.enter_context(room(attack.disk_mib))
+        where = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hostile-")))
+        if attack.disk_mib:
+            where = stack.enter_context(mounted(where / "disk", attack.disk_mib))
         served = stack.enter_context(Served(where, attack, int(1000 * min(60, max(MEET_S, seconds)))))
-        honest, probe = beside("honest", served), beside("probe", served, PROBE_PAUSE_S)
+        start, here = stack.enter_context(end_all(start_holder, kill)), {"cwd": TESTS, "env": environment()}
+        honest, probe = start(*command("honest"), **here), start(*command("probe", PROBE_PAUSE_S), **here)
         watcher = Watcher(served.pid, served.data)
         stack.callback(watcher.stop)
-        honest.begun()
-        probe.begun()
         time.sleep(quiet_s)
         now_s = time.monotonic()
         quiet = watcher.between(now_s - quiet_s / 2, now_s) or watcher.samples[-1:]
-        report = beside("attacks", served, name, seconds).result(seconds + PREPARE_S)
+        attacking = run_command(*command("attacks", name, seconds), **here, timeout=seconds + PREPARE_S)
+        report = json.loads(output(attacking))
         begun_s, ended_s = report["begun_s"], report["ended_s"]
         outcome.answers = report["answers"]
         outcome.level_s = wait_until_level(watcher, quiet, ended_s, AFTER_S, ["memory_mib", "descriptors", "threads"])
         wait_until_level(watcher, quiet, ended_s, disk_after_s, ["disk_mib"])
         time.sleep(NEWS_S)
         over_s = time.monotonic()
-        felt = honest.result(60)
-        probed = probe.result(120)
+        felt = result(honest, 60)
+        probed = result(probe, 120)
         measure_process(outcome, watcher, quiet, begun_s, ended_s)
         if not disk_after_s:
             outcome.kept_disk_mib = 0

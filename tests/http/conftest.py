@@ -1,13 +1,9 @@
-"""Fixtures of these tests. Another folder imports the shared ones with `pytest_plugins`."""
-
 import asyncio
 import gc
 import resource
 
 import pytest
-from support.http_fixtures import clients, service, start_service, transport  # noqa: F401
 from support.service import ORIGIN
-from support.tls_fixtures import pair, pairs, trusting  # noqa: F401
 from support.y_webrtc import RawClient
 
 

@@ -16,8 +16,6 @@ from tornado_signal.errors import OperatorError
 from tornado_signal.service.ice import read_ice_servers
 from tornado_signal.settings.settings import Settings
 
-pytest_plugins = ["support.browser_fixtures"]
-
 TEXTS = ["x", "\0", '"\\\n\u2028', "😀" * 1024, "\x7f\x1f", "é" * 1024, " ", "null", "x" * 1024]
 
 

@@ -20,8 +20,6 @@ from tornado_signal.outgoing.turn import Refresher, make_provider
 from tornado_signal.service import ice
 from tornado_signal.settings.settings import Settings
 
-pytest_plugins = ["support.redis_traffic"]
-
 SECRET = "ident:secret-of-the-provider"
 STUN = {"urls": ["stun:stun.example:3478"]}
 GOOD = {"iceServers": [TURN]}

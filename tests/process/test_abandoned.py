@@ -21,8 +21,6 @@ from support.waiting import until
 from tornado_signal.http.request import Request
 from tornado_signal.transport import connection, listener, stream
 
-pytest_plugins = ["support.http_fixtures"]
-
 
 def open_socket(port, receive_bytes=None):
     """Return a client's socket with a small receive buffer, so that unread data stays at the server."""

@@ -14,7 +14,6 @@ from support.rpc import open_socket
 from support.stores import check_memory, open_leveldb
 from support.writers import NO_LIMIT_MS
 
-pytest_plugins = ["support.redis_traffic"]
 pytestmark = pytest.mark.slow
 
 LONG_MS = 3_600_000

@@ -21,8 +21,6 @@ from support.waiting import until
 from tornado_signal.limits.per_address import SPARE_CONNECTIONS
 from tornado_signal.process.tuning import DESCRIPTORS_KEPT
 
-pytest_plugins = ["support.service_manager"]
-
 ROOM = 40
 OFFER = os.urandom(45_000).hex()
 IDLE_CPU_S = 0.5  # of one second, also for a busy machine; a loop that spins takes all of it

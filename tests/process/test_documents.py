@@ -31,8 +31,6 @@ from tornado_signal.stores.leveldb import layout
 from tornado_signal.system import assets
 from tornado_signal_client import cli as client
 
-pytest_plugins = ["support.networks"]
-
 ON_PATH = {"PATH": f"{COMMAND.parent}:{os.environ['PATH']}"}
 
 

@@ -22,8 +22,6 @@ from support.waiting import until
 from tornado_signal.operator import exposition
 from tornado_signal.system.lifecycle import DRAINING, LEAVING
 
-pytest_plugins = ["support.http_fixtures"]
-
 
 @pytest.fixture(scope="module")
 def after_traffic(tmp_path_factory):

@@ -25,8 +25,6 @@ from support.y_webrtc import RawClient
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.system import logs
 
-pytest_plugins = ["support.http_fixtures"]
-
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
 
 # Python imports this before the command starts: an internal error whose message quotes the request.

@@ -9,7 +9,6 @@ import pytest
 from support.command import CLIENT, COMMAND, call, environment, run
 from support.redis_servers import free_port
 
-pytest_plugins = ["support.tls_fixtures"]
 URLS = ["https://x", "http://127.0.0.1:1/path", "http://user@127.0.0.1:1", "ftp://127.0.0.1:1"]
 
 

@@ -12,8 +12,6 @@ from support.maintenance import names, run_ok, run_refused
 from support.redis_servers import free_port
 from support.waiting import output, run_command
 
-pytest_plugins = ["support.networks"]
-
 ADMIN = ("--admin-port", 0)
 
 

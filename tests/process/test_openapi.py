@@ -10,8 +10,6 @@ from tornado_signal.http import openapi
 from tornado_signal.service.operations import declare
 from tornado_signal.settings.settings import Settings
 
-pytest_plugins = ["support.http_fixtures"]
-
 TIMEOUT_MS = 300_000
 DOCUMENT = openapi.make_document(declare(Settings(session_timeout_ms=TIMEOUT_MS)), FILES)
 

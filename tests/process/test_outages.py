@@ -9,7 +9,7 @@ import pytest
 from support.command import ORIGIN
 from support.nostr import NostrClient, make_event
 from support.peerjs import connect_peer, open_peer
-from support.redis_servers import Move, RedisCluster, RedisServer
+from support.redis_servers import Move, RedisCluster, RedisServer, fixture
 from support.rpc import until
 from support.y_webrtc import RawClient, published
 
@@ -25,16 +25,10 @@ TIMEOUT_MS = {
 HASHES = [letter * 20 for letter in "abc"]
 
 
-@pytest.fixture
-def node():
-    with RedisServer("valkey") as made:
-        yield made
+node = fixture(RedisServer, "valkey")
 
 
-@pytest.fixture
-def cluster():
-    with RedisCluster("valkey", 3, 1) as made:
-        yield made
+cluster = fixture(RedisCluster, "valkey", 3, 1)
 
 
 @pytest.fixture

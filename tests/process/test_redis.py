@@ -20,8 +20,6 @@ from support.scraping import scrape
 from support.service_manager import receive_message, wait_for_message
 from support.y_webrtc import RawClient, published
 
-pytest_plugins = ["support.redis_traffic", "support.service_manager"]
-
 
 def refused(redis, *arguments):
     """Return the error of `serve`, which `serve --check` also reports."""

@@ -22,7 +22,6 @@ from tornado_signal.relay.redis import make_key
 from tornado_signal.stores.redis.scripts import SCRIPTS
 
 pytestmark = pytest.mark.needs("root", "ip", "nft", "redis-server")
-pytest_plugins = ["support.redis_traffic"]
 
 FAILOVER_S = 2.0  # the least: a node is given up after that
 

@@ -23,8 +23,6 @@ from support.traffic import send
 from support.waiting import until
 from support.writers import Writers, compare_stopped
 
-pytest_plugins = ["support.service_manager"]
-
 
 def refused(done, *reasons):
     """Prove that it ended with exit status 1 and one sentence, without a traceback."""

@@ -20,8 +20,6 @@ from tornado_signal.system.sockets import UnixSocket, bind_sockets, open_sockets
 from tornado_signal.transport import Server as Listener
 from tornado_signal.transport import ServerState
 
-pytest_plugins = ["support.http_fixtures"]
-
 
 @pytest.fixture
 def path(tmp_path):

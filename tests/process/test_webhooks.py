@@ -25,8 +25,6 @@ from tornado_signal.outgoing import endpoint, webhook_events
 from tornado_signal.outgoing import webhooks as sender
 from tornado_signal.outgoing.webhooks import Webhooks, make_target
 
-pytest_plugins = ["support.http_fixtures", "support.redis_traffic"]
-
 SESSIONS = ["session.created", "session.answered", "session.expired", "session.withdrawn"]
 ALL = ["--webhook-events", ",".join([*SESSIONS, "connection.opened", "connection.closed"])]
 MARK = "marked-data-of-peers"

@@ -31,8 +31,6 @@ from tornado_signal.process import supervisor
 from tornado_signal.process.handover import share
 from tornado_signal.settings.settings import Settings
 
-pytest_plugins = ["support.service_manager"]
-
 WORKERS = 2
 
 

@@ -39,8 +39,6 @@ RESTART_PAUSE_S = (4, 15)  # between two restarts
 
 
 class Soak(Run):
-    """A run of one server."""
-
     def __init__(self, options: argparse.Namespace, where: Path) -> None:
         super().__init__(options, where)
         self.restarted = not options.no_restarts
@@ -94,7 +92,6 @@ class Soak(Run):
         return sample | {f"p{share}_ms": percentile(latencies_s, share / 100) for share in (50, 99)}
 
     def report(self) -> tuple[dict, list[str]]:
-        """Return the results, and what is against them."""
         stretch = [sample for sample in self.samples if self.stretch_s[0] <= sample["at_s"] <= self.stretch_s[1]]
         report = {
             "failed by restarts": sum(self.tally.excused.values()),

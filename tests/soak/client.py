@@ -104,7 +104,7 @@ class SocketPeer(Peer):
 
     @property
     def open(self) -> bool:
-        return self._rpc is not None and not self._rpc.ended
+        return self._rpc is not None and not self._rpc.over
 
     async def events(self, path: str, last: str | None):
         """Read a subscription until its session ends, as `Peer.events` reads a stream."""

@@ -40,8 +40,6 @@ TASKS = re.compile(r"^tornado_signal_tasks (\S+)$", re.MULTILINE)
 
 
 class SharedWorld(World):
-    """HTTP and JSON-RPC peers of several servers."""
-
     def __init__(self, soak: "ClusterSoak", peers: int) -> None:
         super().__init__(soak.tally, peers, soak.timeout_ms, soak.grace_ms, soak.pause)
         self._soak = soak
@@ -51,8 +49,6 @@ class SharedWorld(World):
 
 
 class ClusterSoak(Run):
-    """A run of several servers."""
-
     def __init__(self, options: argparse.Namespace, where: Path) -> None:
         super().__init__(options, where)
         self.pause = options.pause
@@ -110,7 +106,6 @@ class ClusterSoak(Run):
         return {"memory_mib": seen.memory_mib, "descriptors": seen.descriptors, "tasks": tasks, "keys": keys}
 
     def report(self) -> tuple[dict, list[str]]:
-        """Return the results, and what is against them."""
         report = {
             "messages": dict(self.crowd.messages),
             "failed by outages": dict(self.tally.excused),
@@ -174,7 +169,6 @@ class ClusterSoak(Run):
         self.tally.node_outages.end(SETTLED_S)
 
     async def _check(self) -> None:
-        """Check the integrity of the data on Redis."""
         command = [sys.executable, "-m", "tornado_signal", "check", "--store", "redis"]
         command += ["--redis-nodes", self.cluster.address]
         done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False)

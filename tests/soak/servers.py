@@ -69,8 +69,6 @@ class RestartedServer:
 
 
 class Run:
-    """One run, with the command-line options and a directory for data and logs."""
-
     world: World
 
     def __init__(self, options: argparse.Namespace, where: Path) -> None:
@@ -89,7 +87,6 @@ class Run:
         raise NotImplementedError
 
     async def live(self, outages: Awaitable[None], *peers: Coroutine) -> None:
-        """Let peers live while outages happen."""
         self._began_s = time.monotonic()
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in (*peers, self.world.live(), self._record())]

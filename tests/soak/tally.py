@@ -56,7 +56,6 @@ class Tally:
         self.latencies_s: list[float] = []
 
     def of(self, port: int, outages: Outages) -> "Tally":
-        """Return a tally for another server, which adds to the same results."""
         other = copy.copy(self)
         other.port, other.outages = port, outages
         return other

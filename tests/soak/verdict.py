@@ -41,7 +41,6 @@ def quarters(samples: list[dict], name: str) -> tuple[float, float]:
 
 
 def judges_memory(stretch: list[dict]) -> bool:
-    """Return whether the stretch is long enough to judge memory."""
     return bool(stretch) and stretch[-1]["at_s"] - stretch[0]["at_s"] >= MEMORY_STRETCH_S
 
 
@@ -88,7 +87,6 @@ def thirds(samples: list[dict], name: str) -> tuple[float, float]:
 
 
 def judges_growth(samples: list[dict]) -> bool:
-    """Return whether a run with a cluster is long enough to judge growth."""
     return bool(samples) and samples[-1]["at_s"] >= WARM_S + GROWTH_STRETCH_S
 
 

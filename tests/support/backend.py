@@ -26,7 +26,6 @@ def responding(content, status=200, **headers):
 
 
 def hang(handler):
-    """Do not respond."""
     handler.server.closing.wait()
 
 

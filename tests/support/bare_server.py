@@ -14,8 +14,6 @@ UNKNOWN = "/no/such"
 
 
 class BareServer(LocalServer):
-    """A proxy that forwards only the specification's paths, parameters and fields."""
-
     def __init__(self, target):
         self.target, self.asked = target, []  # the address of the real server, and the paths of all requests
         super().__init__(Forwarding)

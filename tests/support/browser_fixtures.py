@@ -1,4 +1,4 @@
-"""Fixtures for tests with real browsers. Load them with `pytest_plugins = ["support.browser_fixtures"]`."""
+"""Fixtures for tests with real browsers."""
 
 import contextlib
 import itertools

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -78,3 +79,24 @@ def client_context(*pairs):
 def name_of(connection):
     """Return the common name in the server certificate of an SSLSocket or SSLObject."""
     return dict(pair for part in connection.getpeercert()["subject"] for pair in part)["commonName"]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("pairs")
+    return {
+        name: make_pair(directory, name, kind) for name, kind in (("first", "ec"), ("second", "ec"), ("rsa", "rsa"))
+    }
+
+
+@pytest.fixture
+def trusting(pairs):
+    return client_context(*pairs.values())
+
+
+@pytest.fixture
+def pair(tmp_path, pairs):
+    """Certificate and key files for a server, with the first certificate."""
+    own = Pair(tmp_path / "server.crt", tmp_path / "server.key")
+    own.replace(pairs["first"])
+    return own

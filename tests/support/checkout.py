@@ -25,7 +25,6 @@ def previous_version(copy):
 
 
 def unpack(copy, commit):
-    """Unpack the package of a commit."""
     lookup = run_command("git", "-C", ROOT, "rev-parse", "--verify", "--quiet", commit)
     assert lookup.returncode == 0, f"this clone has no commit {commit}: git fetch --unshallow"
     archive = ["git", "-C", ROOT, "archive", commit, "tornado_signal"]

@@ -123,7 +123,7 @@ def with_sockets(sockets):
     return ["bash", "-c", script, "bash"]
 
 
-class Server:
+class Server(contextlib.AbstractContextManager):
     """A `tornado-signal serve` process, which listens when the constructor returns. It is a context manager.
 
     Without a `port`, other settings decide. `passed` are listening sockets, as from systemd.
@@ -165,9 +165,6 @@ class Server:
     @property
     def port(self):
         return int(self.url.rpartition(":")[2])
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *exc):
         self.end()

@@ -1,5 +1,6 @@
 """Podman in separate namespaces, and images built from Debian packages."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -93,7 +94,7 @@ def base_store():
     return store
 
 
-class Containers:
+class Containers(contextlib.AbstractContextManager):
     """Podman in separate namespaces, with its files in an empty directory `room`. Use it as a context manager."""
 
     def __init__(self, room):
@@ -108,9 +109,6 @@ class Containers:
         self._holder = start_holder(*unshare, "bash", "-euc", HOLD)
         holder = self._holder.pid
         self._pid = Path(f"/proc/{holder}/task/{holder}/children").read_text().strip()
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *exc):
         self._holder.communicate("\n")  # its exit kills all processes in the namespaces

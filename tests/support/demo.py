@@ -45,7 +45,6 @@ def meet(**pages):
 
 
 def shows(page, text):
-    """Wait for a text on a page."""
     page.get_by_text(text).first.wait_for()
 
 
@@ -58,13 +57,11 @@ def said(page, who, text):
 
 
 def send_files(page, *paths):
-    """Choose files with the button."""
     with page.expect_file_chooser() as chooser:
         page.get_by_role("button", name="Send files").click()
     chooser.value.set_files(paths)
 
 
 def receive(page, *labels):
-    """Accept the files that others offer."""
     for label in labels:
         page.get_by_role("listitem").filter(has_text=label).get_by_role("button", name="Receive").click()

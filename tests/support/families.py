@@ -52,7 +52,7 @@ FAMILIES = {
     "proxies": (
         "system/test_proxies.py",
         "systemd/*.conf systemd/Caddyfile systemd/haproxy.cfg docs/proxies.md examples/containers/Caddyfile "
-        "examples/kubernetes/tornado-signal/values.yaml tests/support/proxies.py tests/support/http_fixtures.py "
+        "examples/kubernetes/tornado-signal/values.yaml tests/support/proxies.py tests/support/service.py "
         "tornado_signal/transport tornado_signal/http tornado_signal/websocket tornado_signal/limits/forwarded.py "
         "tornado_signal/process/draining.py tornado_signal/service/nearby.py tornado_signal/service/schemas.py "
         "clients/python/tornado_signal_client",

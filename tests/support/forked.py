@@ -109,7 +109,6 @@ def template():
 
 @atexit.register
 def end():
-    """End the templates for the command."""
     while TEMPLATES:
         TEMPLATES.popitem()[1].end()
 

@@ -48,7 +48,7 @@ exit 1
 BEFORE = ["setpriv", "--pdeathsig=TERM", "unshare", "--mount", "bash", "-euc", BOOT, "boot"]
 
 
-class Machine:
+class Machine(contextlib.AbstractContextManager):
     """A machine that has booted when the constructor returns.
 
     `files` are copied to its root directory. `room` is created for its own files.
@@ -78,9 +78,6 @@ class Machine:
                     raise AssertionError(f"no machine: {self.log.read_text()}")
         self._enter = ["nsenter", "--target", state["X_NSPAWN_LEADER_PID"]]
 
-    def __enter__(self) -> "Machine":
-        return self
-
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
@@ -97,7 +94,6 @@ class Machine:
         return output(self.run(script, **variables)).rstrip("\n")
 
     def stop(self) -> None:
-        """Power the machine off."""
         for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
             self._nspawn.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -244,8 +244,6 @@ def _memory_kib(pid, name):
 
 @contextlib.contextmanager
 def websocket_server():
-    """Run a server for `MESSAGES` and yield its URL."""
-
     def handle(socket):
         name = socket.request.path.split("/")[1].replace("-", " ")
         with contextlib.suppress(ConnectionClosed):

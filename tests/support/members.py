@@ -248,10 +248,8 @@ def happened(page, *names):
 
 
 def messages(page):
-    """The messages that a page has received."""
     return [data for _, _, data in happened(page, "message")]
 
 
 def nobody_left(*members):
-    """Whether these have seen nobody leave."""
     return not {"Left", "leave"} & {name for member in members for name, *_ in member.evaluate("seen")}

@@ -1,4 +1,4 @@
-"""Network namespaces for tests. Load the fixtures for peers with `pytest_plugins = ["support.networks"]`."""
+"""Network namespaces for tests."""
 
 import contextlib
 import ctypes

@@ -13,8 +13,6 @@ PUBLIC = xonly.from_prvkey(SECRET)[0].hex()
 
 
 class NostrClient(Client):
-    """A client of Nostr."""
-
     async def read(self):
         """Return all messages up to the response to an invalid one, when everything sent before has been handled."""
         await self.send(["REQ", "invalid"])

@@ -1,5 +1,3 @@
-"""Paths of the repository."""
-
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]

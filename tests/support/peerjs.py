@@ -27,10 +27,6 @@ class PeerSocket(RawClient):
     async def close(self):
         await self.socket.close()
 
-    def abort(self):
-        """Lose the connection without a closing handshake."""
-        self.socket.transport.abort()
-
 
 async def connect_peer(port, origin=ORIGIN, prefix="", **query):
     """Complete a handshake with the query of a client."""

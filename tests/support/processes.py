@@ -10,7 +10,6 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def family(pid):
-    """Return the ids of a process and its descendants."""
     parents = {}
     for each in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has exited

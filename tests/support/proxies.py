@@ -464,8 +464,6 @@ class RequiredNginx(PlainNginx):
 
 
 class RequiredHAProxy(PlainHAProxy):
-    """The same with HAProxy."""
-
     @property
     def SITE(self):
         lines = "".join(f"    {line}\n" for line in required_lines("HAProxy"))

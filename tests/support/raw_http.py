@@ -168,7 +168,6 @@ def silent_clients(port, number):
 
 
 def reset(client: socket.socket) -> None:
-    """Close a connection with a TCP reset."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
 

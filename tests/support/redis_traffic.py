@@ -1,4 +1,4 @@
-"""Servers on a shared Redis, and clients. Load the fixtures with `pytest_plugins = ["support.redis_traffic"]`."""
+"""Servers on a shared Redis, and clients."""
 
 import http.client
 import itertools

@@ -8,21 +8,19 @@ import itertools
 import json
 
 import jsonschema_rs
-from websockets.asyncio.client import connect
 
 from tornado_signal.service.operations import declare
 from tornado_signal.settings.settings import Settings
 from tornado_signal.websocket.asyncapi import make_asyncapi
 
 from .command import ORIGIN
+from .y_webrtc import BOUND_S, RawClient
 
-BOUND_S = 30
 DOCUMENT = make_asyncapi(declare(Settings()))
 
 
 @functools.cache
 def validator(name):
-    """Return the validator of a message of the document."""
     payload = DOCUMENT["components"]["messages"][name]["payload"]
     return jsonschema_rs.validator_for({**payload, "components": DOCUMENT["components"]})
 
@@ -47,31 +45,29 @@ def open_socket(server, origin=ORIGIN, **options):
     return RpcClient(f"{scheme}://127.0.0.1:{server.port}/ws", origin, **options)
 
 
-class RpcClient:
-    """A client with one connection, as a context manager. `events` is the queue of unread subscription events."""
+class RpcClient(RawClient):
+    """A client whose `events` are the queue of unread subscription events."""
 
     def __init__(self, url, origin, **options):
-        self._connecting = connect(url, origin=origin, compression=None, ping_interval=None, max_size=None, **options)
+        super().__init__(url, origin, **options)
         self._ids = itertools.count(1)
         self._waiting = {}
         self.events = asyncio.Queue()
 
     async def __aenter__(self):
-        self.socket = await self._connecting
+        await super().__aenter__()
         self._reading = asyncio.create_task(self._read())
         return self
 
     async def __aexit__(self, *exc):
-        await self.socket.close()
+        await super().__aexit__(*exc)
         await self._reading
 
-    @property
-    def ended(self):
-        return self._reading.done()
+    close = RawClient.abort
 
-    def close(self):
-        """Lose the connection without a closing handshake."""
-        self.socket.transport.abort()
+    @property
+    def over(self):
+        return self._reading.done()
 
     async def _read(self):
         with contextlib.suppress(Exception):
@@ -138,7 +134,3 @@ class RpcClient:
             self.events.put_nowait(None)
             raise ConnectionError(self.socket.close_code)
         return params
-
-    async def closed(self):
-        await asyncio.wait_for(self.socket.wait_closed(), BOUND_S)
-        return self.socket.close_code

@@ -1,6 +1,3 @@
-"""Searches in files and documents, over whose results tests loop."""
-
-
 def some(found):
     """Return the elements of an iterable as a list. Fail if there are none, because a loop would then check nothing."""
     elements = list(found)

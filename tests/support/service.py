@@ -4,16 +4,17 @@ import asyncio
 import contextlib
 import functools
 import json
+import logging
 from functools import partial
 from typing import NamedTuple
 from urllib.parse import quote
 
 import jsonschema_rs
+import pytest
 from tornado import httputil
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
-from tornado_signal import transport
 from tornado_signal.auth import Authority
 from tornado_signal.http.application import Application, Route
 from tornado_signal.http.error_responses import make_error_responder
@@ -34,7 +35,7 @@ from tornado_signal.settings.live import LiveSettings
 from tornado_signal.settings.settings import Settings
 from tornado_signal.stores import open_store
 from tornado_signal.system import assets
-from tornado_signal.transport import ServerState
+from tornado_signal.transport import Server, ServerState
 from tornado_signal.websocket.presence import Presence
 
 from .stores import HandClock, check_memory
@@ -61,7 +62,7 @@ def invalid(parameter):
 
 @contextlib.asynccontextmanager
 async def _own(application, listening, refusal, tls=None, limiter=None):
-    server = transport.Server(transport.ServerState(application, refusal, tls, limiter))
+    server = Server(ServerState(application, refusal, tls, limiter))
     await server.start(listening)
     try:
         yield server
@@ -142,7 +143,6 @@ class Connection:
 
 @contextlib.asynccontextmanager
 async def connected(port, tls=None):
-    """Open a connection to a server on this machine."""
     connection = Connection(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
     try:
         yield connection
@@ -173,8 +173,6 @@ def segment(topic):
 
 
 class Who(Handler):
-    """A handler that responds with the client to which the request is attributed."""
-
     def get(self):
         self.write(wire.encode({"client": self.request.client_address}))
 
@@ -343,3 +341,50 @@ def allowed_origin(response):
 
 def refused(response):
     return response.status, response.json["error"]
+
+
+@pytest.fixture
+def transport():
+    return "own"
+
+
+async def finish_requests():
+    """Wait for requests to other servers, which continue without their caller (`Endpoint.send`)."""
+    left = [task for task in asyncio.all_tasks() if task.get_coro().__qualname__ == "_HTTPConnection.run"]
+    await asyncio.gather(*left, return_exceptions=True)
+
+
+@pytest.fixture
+def start_service(io_loop, tmp_path, transport, caplog):
+    """A function that starts a server. Finally its store must be consistent, and `caplog` must have no errors."""
+    started = []
+
+    async def start(**settings):
+        service = Service(tmp_path / f"data{len(started)}", transport, **settings)
+        await service.start()
+        started.append(service)
+        return service
+
+    yield start
+    for service in started:
+        io_loop.run_sync(service.stop)
+    io_loop.run_sync(finish_requests)
+    records = [record for when in ("setup", "call", "teardown") for record in caplog.get_records(when)]
+    assert [record.getMessage() for record in records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.fixture
+def service(io_loop, start_service):
+    return io_loop.run_sync(start_service)
+
+
+@pytest.fixture
+def clients(request, io_loop, service):
+    """Three clients of one origin, from `open_socket` of the test's file."""
+    stack = contextlib.AsyncExitStack()
+
+    async def connect():
+        return [await stack.enter_async_context(request.module.open_socket(service)) for _ in range(3)]
+
+    yield io_loop.run_sync(connect)
+    io_loop.run_sync(stack.aclose)

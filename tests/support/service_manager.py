@@ -1,4 +1,4 @@
-"""A service manager's notification socket. Load the fixture with `pytest_plugins = ["support.service_manager"]`."""
+"""A service manager's notification socket."""
 
 import os
 import socket

@@ -286,7 +286,6 @@ def redis_store(addresses, *, prefix="tornado-signal:", **options):
 
 
 async def open_on(*nodes, **options):
-    """Open a store on nodes of Redis."""
     store = redis_store([(node.host, node.port) for node in nodes], **options)
     await store.open()
     return store
@@ -294,7 +293,6 @@ async def open_on(*nodes, **options):
 
 @contextlib.asynccontextmanager
 async def opened_on(*nodes, **options):
-    """Open a store on nodes of Redis for the duration of the block."""
     store = await open_on(*nodes, **options)
     try:
         yield store
@@ -303,8 +301,6 @@ async def opened_on(*nodes, **options):
 
 
 class Under:
-    """The operations of a store for one origin."""
-
     def __init__(self, store, origin):
         self.store, self.origin = store, origin
 
@@ -391,7 +387,6 @@ async def sweep(store):
 
 
 def unlimited(publisher, units):
-    """Charge a publisher at another process nothing."""
     return True
 
 

@@ -14,7 +14,7 @@ from .forked import Process
 BOUND_S = 30
 
 
-class Terminal:
+class Terminal(contextlib.AbstractContextManager):
     """A program whose standard streams are a terminal, as a context manager. `text` is the unread output."""
 
     def __init__(self, *command, env=None):
@@ -26,9 +26,6 @@ class Terminal:
         else:
             self.process = subprocess.Popen([*map(str, command)], env=env, start_new_session=True, **streams)
         os.close(slave)
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *error):
         self.process.kill()

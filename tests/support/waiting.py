@@ -52,9 +52,9 @@ def output(done):
     return done.stdout
 
 
-def start_holder(*command):
+def start_holder(*command, **options):
     """Start a process that prints "ready" and then waits until its input is closed."""
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
     try:
         assert process.stdout.readline() == "ready\n"
     except BaseException:

@@ -64,11 +64,9 @@ class Receiver(Backend):
         self.url = f"{self.base}/hook/path-of-hook?key=query-of-hook"
 
     def of(self, kind):
-        """Return the events of one type."""
         return [event for event in self.events if event["type"] == kind]
 
     def wait(self, reached):
-        """Wait for a condition."""
         return until(reached, complaint=lambda: f"{len(self.requests)} requests, {self.problems}: {self.events}")
 
     def wait_for(self, *kinds):

@@ -1,6 +1,7 @@
 """Writers that record sent and acknowledged data, for tests that kill servers and fill disks."""
 
 import asyncio
+import contextlib
 import http.client
 import json
 import random
@@ -36,7 +37,7 @@ class Sent:
     answered: bool = False
 
 
-class Writers:
+class Writers(contextlib.AbstractContextManager):
     """Threads that publish, answer and send candidates, each for its own sessions. Padding fills a disk faster."""
 
     numbers = count()
@@ -50,9 +51,6 @@ class Writers:
         self._threads = [threading.Thread(target=self._write, args=(rng,)) for rng in choices]
         for thread in self._threads:
             thread.start()
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *exc):
         self.stop()

@@ -1,4 +1,4 @@
-"""A raw client of y-webrtc's signaling, and of trystero's ws-relay (docs/y-webrtc.md)."""
+"""A raw client of a WebSocket, with the messages of y-webrtc and of trystero's ws-relay (docs/y-webrtc.md)."""
 
 import asyncio
 import contextlib
@@ -12,8 +12,6 @@ PONG = {"type": "pong"}
 
 
 class RawClient:
-    """A client with one connection, as a context manager."""
-
     def __init__(self, url, origin, **options):
         self._connecting = connect(url, origin=origin, compression=None, ping_interval=None, max_size=None, **options)
 
@@ -23,6 +21,10 @@ class RawClient:
 
     async def __aexit__(self, *exc):
         await self.socket.close()
+
+    def abort(self):
+        """Lose the connection without a closing handshake."""
+        self.socket.transport.abort()
 
     async def send(self, message):
         """Send text or bytes unchanged, or anything else as JSON."""
@@ -36,7 +38,6 @@ class RawClient:
         await self.send({"type": "publish", "topic": topic, "data": data, **more})
 
     async def receive(self):
-        """Return the next message."""
         text = await asyncio.wait_for(self.socket.recv(), BOUND_S)
         assert isinstance(text, str)
         return json.loads(text)
@@ -62,5 +63,4 @@ class RawClient:
 
 
 def published(topic, data, clients, **more):
-    """Return the message that subscribers receive."""
     return {"type": "publish", "topic": topic, "data": data, "clients": clients, **more}

@@ -7,7 +7,6 @@ import pytest
 from support.browsers import TURN_SECRET
 from support.command import CLIENT, run
 
-pytest_plugins = ["support.browser_fixtures"]
 pytestmark = pytest.mark.needs("aiortc")
 
 

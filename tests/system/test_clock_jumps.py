@@ -12,8 +12,6 @@ from support.service_manager import wait_for_message
 from support.tokens import make_token, write_secret
 from support.waiting import until
 
-pytest_plugins = ["support.service_manager"]
-
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 TIMEOUT_MS = 4000  # of sessions
 

@@ -15,7 +15,6 @@ def shell_environment(tmp_path):
 
 
 def printed(program, *arguments, **options):
-    """Return the output of a program that must succeed."""
     require(program)
     options = {"stdout": subprocess.PIPE, "text": True, "timeout": BOUND_S, "check": True, **options}
     return subprocess.run([program, *arguments], **options).stdout

@@ -66,7 +66,6 @@ print(json.dumps(found))
 
 @pytest.fixture
 def place(tmp_path):
-    """Podman, with a place of its own."""
     with Containers(tmp_path) as place:
         yield place
 

@@ -31,14 +31,11 @@ AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.g
 
 
 class Publisher:
-    """Publishes offers at a server, and knows those that were acknowledged."""
-
     def __init__(self, server, offer=OFFER, waits=("10",)):
         self.server, self.offer, self.waits = server, offer, waits
         self.kept = {}  # the numbers of the acknowledged offers, by code
 
     def publish(self):
-        """Publish an offer, check the response, and return its status."""
         number = len(self.kept)
         body = {"info": str(number), "offer": f"{number} {self.offer}"}
         status, headers, content = self.server.exchange("/lobby/offer", body)

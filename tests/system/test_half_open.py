@@ -111,7 +111,6 @@ async def cut_off(path, ping_s=websocket.PING_S, silent_s=websocket.SILENT_S):
 
 
 async def held(client):
-    """Publish an offer that a client holds. Return its code."""
     return (await client.call("offer", topic="lobby", info="i", offer="o", secret=SECRET, hold=True))["code"]
 
 

@@ -26,7 +26,6 @@ from tornado_signal.settings.settings import SETTINGS, Settings
 from tornado_signal.settings.sources import load
 from tornado_signal.transport.websocket import PING_S, SILENT_S
 
-pytest_plugins = ["support.redis_traffic"]
 pytestmark = [pytest.mark.needs("helm_python", "kubernetes_validate", "cloudcoil", "yaml"), pytest.mark.slow]
 
 IMAGE = {"image": {"repository": "registry.example.com/tornado-signal"}}
@@ -100,7 +99,6 @@ def combinations():
 
 @pytest.fixture(scope="module")
 def releases():
-    """The values of all combinations, each with what the chart makes of it."""
     values = combinations()
     found = render_all([json.dumps(each) for each in values])
     assert [each for each in found if not isinstance(each, Release)] == []

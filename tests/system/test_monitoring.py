@@ -21,7 +21,7 @@ from support.disks import injected
 from support.documents import blocks, pages
 from support.needs import require
 from support.paths import SYSTEMD
-from support.redis_servers import RedisCluster, RedisServer
+from support.redis_servers import RedisCluster, RedisServer, fixture
 from support.redis_traffic import PARTITIONS
 from support.scraping import scrape
 from support.tokens import write_secret
@@ -39,14 +39,12 @@ VARIABLES = {"$job": "tornado-signal", "$instance": ".+", "$__rate_interval": "3
 
 
 def promtool(*arguments):
-    """Run it. Return whether it succeeded, and its output."""
     require("promtool")
     done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, check=False)
     return done.returncode == 0, done.stdout + done.stderr
 
 
 def queries():
-    """Every query of the dashboard: title of the panel, query, legend."""
     return [
         (panel["title"], target["expr"], target["legendFormat"])
         for panel in DASHBOARD["panels"]
@@ -55,7 +53,6 @@ def queries():
 
 
 def expressions():
-    """Every expression of the alert rules, by alert."""
     rules = re.split(r"^ +- alert: ", ALERTS.read_text(), flags=re.MULTILINE)[1:]
     return {rule.split("\n")[0]: re.search(r"expr: (.*?)\n +(?:for|labels):", rule, re.DOTALL)[1] for rule in rules}
 
@@ -98,11 +95,7 @@ def test_dashboard_queries_existing_metrics():
         assert set(re.findall(r"\$\w+", query)) <= names
 
 
-@pytest.fixture
-def redis():
-    server = RedisServer("redis")
-    yield server
-    server.kill()
+redis = fixture(RedisServer, "redis")
 
 
 @pytest.fixture
@@ -145,8 +138,6 @@ def test_every_documented_metric_is_exported(servers, redis, start, tmp_path):
 
 
 class Prometheus:
-    """A Prometheus that watches servers."""
-
     def __init__(self, folder, targets, alerts):
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -207,7 +198,6 @@ def instance(server):
 
 @contextlib.contextmanager
 def work(servers, redis):
-    """Give servers something to do all the time."""
     over = threading.Event()
 
     def working():
@@ -234,7 +224,6 @@ def impatient():
 
 @pytest.fixture
 def prometheus(servers, tmp_path):
-    """A Prometheus that watches the servers, with impatient alerts."""
     prometheus = Prometheus(tmp_path, map(instance, servers), impatient())
     yield prometheus
     prometheus.end()

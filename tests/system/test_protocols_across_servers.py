@@ -9,7 +9,7 @@ import time
 
 import pytest
 from support.nostr import make_event
-from support.redis_servers import RedisCluster
+from support.redis_servers import RedisCluster, fixture
 from support.waiting import until
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
@@ -23,8 +23,6 @@ NAMES = itertools.count()
 
 
 class Client:
-    """One connection."""
-
     def __init__(self, server, path):
         url = server.url.replace("http", "ws") + path
         connecting = connect(url, origin=ORIGIN, compression=None, ping_interval=None, max_size=None)
@@ -49,7 +47,6 @@ class Client:
 
 
 def open_peer(server, peer_id, token):
-    """Return a PeerJS client and its first message."""
     client = Client(server, f"/peerjs?key=peerjs&id={peer_id}&token={token}")
     return client, client.next()["type"]
 
@@ -145,16 +142,11 @@ def meet_in_rooms(one, other, name):
 
 
 def match(server, room):
-    """Return a client of matchbox in a room, and its id."""
     client = Client(server, f"/matchbox/{room}")
     return client, client.next()["IdAssigned"]
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    cluster = RedisCluster("valkey", 3, 1)
-    yield cluster
-    cluster.kill()
+cluster = fixture(RedisCluster, "valkey", 3, 1, scope="module")
 
 
 @pytest.fixture

@@ -26,8 +26,6 @@ from tornado_signal.system.sockets import open_sockets
 from tornado_signal.transport import Server as Listener
 from tornado_signal.transport import ServerState, websocket
 
-pytest_plugins = ["support.http_fixtures"]
-
 BOUND_S = 20
 HOPS = ["tcp", "unix"]  # how a proxy reaches the server
 # Properties of a proxy's configuration are tested with each proxy, in both ways. Others are tested in turns.
@@ -82,7 +80,6 @@ class Proxied:
             return await connection.receive(method)
 
     async def post(self, target, /, **body):
-        """Send a POST that must succeed. Return its JSON."""
         response = await self.call("POST", target, body)
         assert response.status == 200, response
         return response.json

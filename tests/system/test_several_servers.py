@@ -139,7 +139,6 @@ class Machines:
         return text.replace("10.0.0.", "127.0.0.").replace("/etc/", f"{self.directory}/")
 
     def type(self, script):
-        """Run a command line and return its output."""
         for command, ours in (
             (r"sudo apt-get .*\n", ""),
             (r"sudo install -m 640 -g redis ", "install -m 640 "),
@@ -164,18 +163,15 @@ class Machines:
             self.type(script.replace("10.0.0.1", f"10.0.0.{number}"))
 
     def kill(self, number):
-        """Kill all nodes of a machine."""
         for file in self.directory.glob(f"127.0.0.{number}/*.pid"):
             os.kill(int(file.read_text()), signal.SIGKILL)
 
     def file_names(self, setting):
-        """The values of a setting of the nodes on the first machine."""
         with contextlib.ExitStack() as stack:
             nodes = [redis_client.Redis("127.0.0.1", int(port), password="SECRET") for port in self._ports.values()]
             return [stack.enter_context(node).config_get(setting)[setting] for node in nodes]
 
     def replicated(self):
-        """Whether the cluster's primaries have all of their replicas."""
         found = []
         for number in (1, 2, 3):
             for port in self._ports.values():

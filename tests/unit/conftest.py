@@ -1,5 +1,3 @@
-"""The event loop of asynchronous unit tests."""
-
 import pytest
 import uvloop
 from tornado.ioloop import IOLoop

@@ -9,8 +9,6 @@ SECOND_NS = 10**9
 
 
 class FakeMachine:
-    """A machine whose two clocks are set by the test."""
-
     def __init__(self, wall_ns=1_700_000_000 * SECOND_NS, monotonic_ns=12_345):
         self.wall_ns, self.monotonic_ns = wall_ns, monotonic_ns
 

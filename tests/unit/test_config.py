@@ -47,7 +47,6 @@ def add(names, values, refused):
 
 
 def lists(*texts):
-    """Return lists, each with its items."""
     return {text: tuple(item.strip() for item in text.split(",")) for text in texts}
 
 
@@ -203,7 +202,6 @@ def load_settings(*argv: str, env: dict[str, str] | None = None) -> Settings:
 
 
 def config_error(*argv, env=None):
-    """Return the error for invalid settings."""
     with pytest.raises(ConfigError) as error:
         load_settings(*argv, env=env)
     return error.value

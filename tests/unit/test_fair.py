@@ -22,8 +22,6 @@ def now_s(monkeypatch):
 
 @pytest.fixture
 def queue(io_loop, now_s):
-    """A new queue, which must be empty at the end."""
-
     async def make():
         return FairQueue()
 

@@ -33,7 +33,6 @@ def make_stream(rng):
 
 
 def cut(data, rng):
-    """Yield the data in pieces of random sizes."""
     at = 0
     while at < len(data):
         size = rng.choice([1, 3, 50, 100_000])

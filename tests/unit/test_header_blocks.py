@@ -62,7 +62,6 @@ BLOCKS = [
 
 
 def weighted(usual, strange):
-    """Draw the usual value most of the time."""
     return st.integers(0, 9).flatmap(lambda number: st.sampled_from(strange) if number == 0 else st.just(usual))
 
 

@@ -283,8 +283,6 @@ def small(monkeypatch):
 
 
 def make_room():
-    """Return a room that waits for its ICE servers, and takes files."""
-
     async def never():
         await asyncio.Event().wait()
 

@@ -34,7 +34,6 @@ def named(vector):
 
 
 def fields_of(text, sender, *to):
-    """Return the fields of any text of a member."""
     return READER.unseal(text, sender, dict, *to)
 
 

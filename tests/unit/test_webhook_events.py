@@ -20,7 +20,6 @@ CODE = make_uuid(b"\0" * 16, 4)
 
 
 def event(topic="topic", origin="https://a.example", code=CODE):
-    """Return the arguments of `EventQueue.add`."""
     return code, session_event(1_000, "created", origin, code, topic, 500, 1_500)
 
 

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 from support.forwarding import RedisProxy
-from support.redis_servers import RedisServer, with_hand_clock
+from support.redis_servers import RedisServer, fixture, with_hand_clock
 from support.stores import opened_on, received
 from support.waiting import until
 
@@ -24,11 +24,7 @@ PATIENT_MS = 30_000  # on a busy machine a node can need seconds
 SLOT = key_slot(KEY)
 
 
-@pytest.fixture
-def redis():
-    server = RedisServer("redis", "--repl-diskless-sync-delay", "0")
-    yield server
-    server.kill()
+redis = fixture(RedisServer, "redis", "--repl-diskless-sync-delay", "0")
 
 
 opened = functools.partial(opened_on, redis_timeout_ms=PATIENT_MS)

@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 
-import pytest
-from support.redis_servers import KINDS, RedisCluster
+from support.redis_servers import KINDS, RedisCluster, fixture
 from support.stores import Inbox, opened_on, unlimited
 
 from tornado_signal.redis import channels, topology
@@ -15,11 +14,7 @@ from tornado_signal.relay.opening import open_relay
 CHANNEL = Channel("scope", "channel")
 
 
-@pytest.fixture(params=KINDS)
-def cluster(request):
-    made = RedisCluster(request.param, 3, 1)
-    yield made
-    made.kill()
+cluster = fixture(RedisCluster, KINDS, 3, 1)
 
 
 @contextlib.asynccontextmanager

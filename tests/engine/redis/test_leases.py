@@ -5,7 +5,7 @@ import functools
 import time
 
 import pytest
-from support.redis_servers import KINDS, RedisServer
+from support.redis_servers import KINDS, RedisServer, fixture
 from support.stores import open_on
 
 from tornado_signal.errors import SessionNotFound
@@ -16,11 +16,7 @@ from tornado_signal.stores.redis import leases
 GRACE_MS = 500
 
 
-@pytest.fixture(params=KINDS)
-def node(request):
-    server = RedisServer(request.param)
-    yield server
-    server.kill()
+node = fixture(RedisServer, KINDS)
 
 
 open_one = functools.partial(open_on, session_timeout_ms=300_000, hold_grace_ms=GRACE_MS)

@@ -5,7 +5,7 @@ import random
 
 import pytest
 from support.documents import blocks
-from support.redis_servers import KINDS, Move, RedisCluster
+from support.redis_servers import KINDS, Move, RedisCluster, fixture
 from support.stores import Under, opened_on, unlimited
 from support.waiting import output, run_command
 
@@ -21,11 +21,7 @@ ORIGIN = "https://one.example"
 LEASE = bytes(12)
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def cluster(request):
-    made = RedisCluster(request.param, 2, 0, "--cluster-require-full-coverage", "no")
-    yield made
-    made.kill()
+cluster = fixture(RedisCluster, KINDS, 2, 0, "--cluster-require-full-coverage", "no", scope="module")
 
 
 def opened(cluster, prefix, user="none", password="", timeout_s=1):

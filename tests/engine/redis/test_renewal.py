@@ -1,7 +1,6 @@
 """Leases of groups are renewed although a node does not respond."""
 
-import pytest
-from support.redis_servers import RedisCluster
+from support.redis_servers import RedisCluster, fixture
 from support.stores import redis_store, unlimited
 
 from tornado_signal.redis.slots import key_slot
@@ -12,10 +11,7 @@ from tornado_signal.relay.opening import open_relay
 GROUPS = [Channel("scope", f"group {number}") for number in range(40)]
 
 
-@pytest.fixture
-def cluster():
-    with RedisCluster("redis", 3, 0, "--cluster-require-full-coverage", "no") as made:
-        yield made
+cluster = fixture(RedisCluster, "redis", 3, 0, "--cluster-require-full-coverage", "no")
 
 
 async def test_silent_node_does_not_delay_the_renewal_at_others(cluster, until, monkeypatch):

@@ -2,17 +2,12 @@
 
 import asyncio
 
-import pytest
-from support.redis_servers import RedisServer
+from support.redis_servers import RedisServer, fixture
 from support.stores import opened_on
 
 from tornado_signal.stores.redis import counts
 
-
-@pytest.fixture
-def redis():
-    with RedisServer("redis") as server:
-        yield server
+redis = fixture(RedisServer, "redis")
 
 
 async def test_long_count_pauses_and_keeps_the_previous_counts(redis, under, monkeypatch):
