@@ -16,7 +16,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 from ..errors import Unavailable
-from ..relay import Channel, Lease, Relay
+from ..relay import Channel, Lease
+from ..relay.opening import Relay
 from ..service import wire
 from ..service.service import Service
 from ..settings.settings import Settings

@@ -22,8 +22,7 @@ from ..operator.handlers import AdminPolicy
 from ..outgoing.turn import Refresher
 from ..outgoing.webhooks import Webhooks
 from ..protocols.routes import protocol_routes
-from ..relay import Relay
-from ..relay.opening import open_relay
+from ..relay.opening import Relay, open_relay
 from ..service.operations import Operation
 from ..service.request_log import RequestLog
 from ..service.service import Service

@@ -14,7 +14,8 @@ import orjson
 
 from .. import errors
 from ..http.request import Request
-from ..relay import RECEIVERS_PER_UNIT, SENT_BYTES_PER_UNIT, Channel, Relay, units_of_receivers
+from ..relay import RECEIVERS_PER_UNIT, SENT_BYTES_PER_UNIT, Channel, units_of_receivers
+from ..relay.opening import Relay
 from ..service.client_connection import ClientConnection, MessageContext
 from ..service.refusals import close_reason
 from ..service.request_context import RequestContext
@@ -153,7 +154,7 @@ class ProtocolConnection(ClientConnection):
             context = self._context = MessageContext(self, self.pattern)
             self.service.running -= 1  # not seen to run, unless its work continues
         else:
-            context.begin_again()
+            context.reuse()
         try:
             context.admit(size=len(message))
             work = self.received(parse(message), context)

@@ -6,11 +6,9 @@ import secrets
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from ..http.request import Request
-from ..relay import Channel, JoinResult, Lease, Relay
+from ..relay import Channel, JoinResult, Lease
 from ..service.request_context import RequestContext
 from ..transport.frames import CloseCode
-from ..transport.websocket import WebSocket
 from .connection import MAX_MEMBERS, Rejected, encode, is_name
 from .rooms import MemberConnection, Room
 
@@ -21,7 +19,6 @@ GUEST, MESH, RELAYED, SEALED = "", "mesh", "relayed", "sealed"  # the data of me
 JOIN_S: Final = 1.0  # a client may be in no lobby for this time
 SEALED_S: Final = 10.0  # the members of a sealed lobby stay connected for this time
 MAX_ID: Final = 2**31
-NAME_BYTES: Final = 8  # in hexadecimal digits
 
 
 class GodotConnection(MemberConnection):
@@ -32,8 +29,7 @@ class GodotConnection(MemberConnection):
 
     __slots__ = ("_timer",)
 
-    def __init__(self, relay: Relay, rooms: dict[Channel, Room], handshake: Request, socket: WebSocket) -> None:
-        super().__init__(relay, rooms, handshake, socket, HOST)
+    def opened(self) -> None:
         self._close_later(JOIN_S, self.rejection_code, "Have not joined lobby yet")
 
     def received(self, message: Any, context: RequestContext) -> Coroutine[None, None, None] | None:
@@ -62,7 +58,7 @@ class GodotConnection(MemberConnection):
         if self.joined:
             raise Rejected("Already in a lobby")
         self._timer.cancel()
-        lobby = Channel(self.scope, name or secrets.token_hex(NAME_BYTES))
+        lobby = Channel(self.scope, name or secrets.token_hex(8))
         context.require_topic(lobby.name)
         if name:
             host = await self.until_available(lambda: self.relay.find(lobby, HOST)) if is_name(name) else None

@@ -10,7 +10,8 @@ from typing import Any, Final
 from .. import errors
 from ..http.fields import topic_of
 from ..http.request import Request
-from ..relay import Channel, JoinResult, Lease, Relay
+from ..relay import Channel, JoinResult, Lease
+from ..relay.opening import Relay
 from ..service.client_connection import MessageContext
 from ..service.request_context import RequestContext
 from ..transport.websocket import WebSocket
@@ -35,20 +36,18 @@ class MatchboxConnection(MemberConnection):
     __slots__ = ("_first", "_is_hosted", "_next", "_room")
 
     def __init__(self, relay: Relay, rooms: dict[Channel, Room], handshake: Request, socket: WebSocket) -> None:
+        super().__init__(relay, rooms, handshake, socket)
         query = handshake.query_arguments
-        own_id = str(uuid.UUID(int=time.time_ns() << 64 | uuid.uuid4().int >> 64))
-        super().__init__(relay, rooms, handshake, socket, own_id)
-        count = query.get("next", [b""])[0]
-        self._next = min(int(count[:9]), MAX_MEMBERS) if count.isdigit() else 0
+        self.id = str(uuid.UUID(int=time.time_ns() << 64 | uuid.uuid4().int >> 64))
+        self._next = min(int(count[:9]), MAX_MEMBERS) if (count := query.get("next", [b""])[0]).isdigit() else 0
         self._is_hosted = not self._next and query.get("host") == [b"1"]
         kind = f"next {self._next}" if self._next else "host" if self._is_hosted else "all"
         # The room itself, or, with groups, the channel whose lease FIRST names the current group.
-        self._room = Channel(f"{kind} {self.scope}", find_room(handshake) or "")
+        self._room = Channel(f"{kind} {self.scope}", topic_of(handshake.path[len(PREFIX) :]) or "")
         self._first = ""  # the id of the host, or of the first client of a batch that is not complete
 
     def opened(self) -> Awaitable[None]:
-        context = MessageContext(self, self.pattern)
-        return self.complete(self._start(context), context)
+        return self.complete(self._start(context := MessageContext(self, self.pattern)), context)
 
     async def _start(self, context: RequestContext) -> None:
         context.authorize("list")
@@ -64,11 +63,11 @@ class MatchboxConnection(MemberConnection):
 
     async def _find_first(self) -> None:
         """Set `_first` to the host, or the first client of the incomplete batch. Without one, it is this client."""
-        while True:
+        owned = False
+        while not owned:
             found = await self.relay.find(self._room, FIRST)
             self._first = self.id if found is None else found.data
-            if (found is not None and self._is_hosted) or await self._own(self._first):
-                return
+            owned = (found is not None and self._is_hosted) or await self._own(self._first)
 
     async def _own(self, first: str) -> bool:
         """Own the lease that names the first client, as each client of its batch may. Its owner can have left."""
@@ -103,9 +102,8 @@ class MatchboxConnection(MemberConnection):
             return
         self.authorize_signal(context)
         to = self._first if self._is_hosted and self.id != self._first else signal.get("receiver")
-        for room in self.joined:
-            if type(to) is str and "data" in signal:
-                room.send(to, encode({"Signal": {"sender": self.id, "data": signal["data"]}}))
+        if self.joined and type(to) is str and "data" in signal:
+            self.joined[0].send(to, encode({"Signal": {"sender": self.id, "data": signal["data"]}}))
 
     async def leave(self) -> None:
         await super().leave()
@@ -118,10 +116,5 @@ class MatchboxUpgrade(ProtocolUpgrade):
 
     def admit(self) -> None:
         super().admit()
-        if self.request.method != "OPTIONS" and not is_name(find_room(self.request)):
+        if self.request.method != "OPTIONS" and not is_name(topic_of(self.request.path[len(PREFIX) :])):
             raise errors.PathNotFound
-
-
-def find_room(request: Request) -> str | None:
-    """Return the name of the room in the path, or None if it is not UTF-8."""
-    return topic_of(request.path[len(PREFIX) :])

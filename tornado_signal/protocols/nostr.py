@@ -14,7 +14,8 @@ import orjson
 
 from .. import errors
 from ..http.request import Request
-from ..relay import Channel, Relay
+from ..relay import Channel
+from ..relay.opening import Relay
 from ..service.request_context import RequestContext, units_of
 from ..transport.websocket import WebSocket
 from .connection import MAX_CHANNELS, MAX_NAME, ProtocolConnection, confirm, encode, is_name, parse

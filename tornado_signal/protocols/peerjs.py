@@ -13,7 +13,8 @@ from typing import Any, Final
 from .. import errors
 from ..http.fields import topic_of
 from ..http.request import Request
-from ..relay import RENEWED, TAKEN, Channel, JoinResult, Lease, Relay
+from ..relay import RENEWED, TAKEN, Channel, JoinResult, Lease
+from ..relay.opening import Relay
 from ..service import wire
 from ..service.client_connection import MessageContext
 from ..service.request_context import RequestContext
@@ -49,7 +50,6 @@ def id_group(scope: str, number: int) -> Channel:
 
 @lru_cache(256)
 def inbox(scope: str, peer_id: str) -> Channel:
-    """Return the channel of the messages to an id."""
     return Channel(scope, f"id {peer_id}")
 
 
@@ -116,8 +116,7 @@ class PeerJsConnection(ProtocolConnection):
         (service.start if self.relay.shared else service.finish)(work)
 
     def opened(self) -> Awaitable[None]:
-        context = MessageContext(self, self.pattern)
-        return self.complete(self._claim(context), context)
+        return self.complete(self._claim(context := MessageContext(self, self.pattern)), context)
 
     def _admit_id(self, context: RequestContext) -> None:
         """Check that the token covers the id, which is also the `info` of the token if it has that claim."""
@@ -366,7 +365,6 @@ class PeerJsConnection(ProtocolConnection):
 
 
 async def _after(earlier: Awaitable[None], send: Callable[[], Awaitable[None] | None]) -> None:
-    """Send a message after an earlier one."""
     await earlier
     if (work := send()) is not None:
         await work

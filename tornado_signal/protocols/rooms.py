@@ -6,8 +6,9 @@ from typing import Final
 
 from .. import errors
 from ..http.request import Request
-from ..relay import COUNTED, Channel, JoinResult, Lease, Relay, units_of_receivers
+from ..relay import COUNTED, Channel, JoinResult, Lease, units_of_receivers
 from ..relay.memory import Deliveries
+from ..relay.opening import Relay
 from ..service.request_context import RequestContext
 from ..transport.websocket import WebSocket
 from .connection import MAX_MEMBERS, RETRY_S, ProtocolConnection, confirm
@@ -18,15 +19,12 @@ JOINED, LEFT, SENT = b"+", b"-", b">"  # begin what is published in a room
 
 
 class Room:
-    """A room as this process knows it: the data of all members by id, and its own connections.
-
-    Everything about it goes through one channel (docs/decisions.md#rooms-of-rxdb-matchbox-and-godot).
-    """
+    """A room as this process knows it, from one channel (docs/decisions.md#rooms-of-rxdb-matchbox-and-godot)."""
 
     def __init__(self, relay: Relay, channel: Channel) -> None:
         self.relay, self.channel = relay, channel
-        self.members: dict[str, str] = {}
-        self.own: dict[str, MemberConnection] = {}
+        self.members: dict[str, str] = {}  # the data of all members by id
+        self.own: dict[str, MemberConnection] = {}  # those of this process
         self.users = 0  # connections that are in the room, enter it or leave it
         self._missed = 1  # changes of members, or 1 before the first listing
         self._listing = asyncio.Lock()
@@ -84,7 +82,6 @@ class Room:
             del self.members[member_id]
         else:
             self.members[member_id] = data
-
         others = [member for own_id, member in self.own.items() if own_id != member_id]
         self._deliveries.deliver(lambda member: member.member_changed(self, member_id, data), others)
 
@@ -108,12 +105,10 @@ class MemberConnection(ProtocolConnection):
 
     __slots__ = ("_rooms", "id", "joined")
 
-    def __init__(
-        self, relay: Relay, rooms: dict[Channel, Room], handshake: Request, socket: WebSocket, own_id: str = ""
-    ) -> None:
+    def __init__(self, relay: Relay, rooms: dict[Channel, Room], handshake: Request, socket: WebSocket) -> None:
         super().__init__(relay, handshake, socket)
         self._rooms = rooms
-        self.id = own_id or os.urandom(6).hex()
+        self.id = os.urandom(6).hex()
         self.joined: list[Room] = []
 
     @property

@@ -5,7 +5,8 @@ from functools import partial
 from typing import Any
 
 from ..http.application import BELOW, Route
-from ..relay import Channel, Relay
+from ..relay import Channel
+from ..relay.opening import Relay
 from . import godot, matchbox, nostr, peerjs, rxdb, tracker, yjs
 from .connection import ProtocolConnection
 from .endpoint import ProtocolUpgrade

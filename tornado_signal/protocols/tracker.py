@@ -7,7 +7,8 @@ from typing import Any, Final
 from .. import errors
 from ..http.fields import query_token
 from ..http.request import Request
-from ..relay import Channel, JoinResult, Lease, Relay
+from ..relay import Channel, JoinResult, Lease
+from ..relay.opening import Relay
 from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
 from ..transport.websocket import WebSocket

@@ -19,7 +19,7 @@ class YConnection(ProtocolConnection):
 
     y-webrtc subscribes with `topics` and publishes `data`. ws-relay subscribes with `topic` and publishes `payload`.
     Their rooms are separate, because neither understands the messages of the other. A published message is opaque, so
-    it needs a token for offers and for answers. `origin` is None if all origins share their rooms.
+    it needs a token for offers and for answers.
     """
 
     pattern, protocol = PATH, "y-webrtc"

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Generic, TypeVar
 
 from . import FULL, NEW, RENEWED, TAKEN, Channel, JoinResult, Lease, Members, Receiver
@@ -99,7 +99,10 @@ class Subscribers(Deliveries[Receiver]):
 
 
 class MemoryRelay:
-    """A relay within one process. `Relay` describes its operations."""
+    """A relay within one process. `RedisRelay` has the same operations, for all servers that share a Redis.
+
+    `shared` says whether other processes can have receivers of the same channels.
+    """
 
     shared = False
 
@@ -107,13 +110,20 @@ class MemoryRelay:
         self._channels: dict[Channel, Subscribers] = {}
         self._groups: dict[Channel, dict[str, Lease]] = {}
 
-    def subscribe(self, channel: Channel, receiver: Receiver) -> None:
+    def subscribe(self, channel: Channel, receiver: Receiver) -> Awaitable[None] | None:
+        """Subscribe a receiver to a channel. A second subscription changes nothing.
+
+        Return None if the subscription is effective, otherwise an awaitable that completes when it is. The awaitable
+        raises Unavailable if Redis did not confirm in time. The subscription then becomes effective later.
+        """
         subscribers = self._channels.get(channel)
         if subscribers is None:
             subscribers = self._channels[channel] = Subscribers()
         subscribers.receivers[receiver] = None
+        return None
 
     def unsubscribe(self, channel: Channel, receiver: Receiver) -> None:
+        """Unsubscribe a receiver. Do nothing if it is not subscribed."""
         subscribers = self._channels.get(channel)
         if subscribers is not None:
             subscribers.receivers.pop(receiver, None)
@@ -121,16 +131,33 @@ class MemoryRelay:
                 del self._channels[channel]
 
     def receivers(self, channel: Channel) -> int:
+        """Return the number of receivers on this server."""
         subscribers = self._channels.get(channel)
         return 0 if subscribers is None else len(subscribers.receivers)
 
     def publish(self, channel: Channel, message: bytes, publisher: str = "") -> int:
+        """Send a message, which does not begin with a space or a tab, to all receivers of a channel.
+
+        Return the number of receivers on this server if there are any. Otherwise return the number of other servers
+        reached, a future which needs a response of Redis. It can be ignored. `publisher` is the address that other
+        processes charge for their receivers. If its rate is used up there, they drop the message. It is empty for a
+        message that costs nothing.
+        """
         subscribers = self._channels.get(channel)
         return 0 if subscribers is None else subscribers.publish(message)
 
     async def join(
         self, group: Channel, lease: Lease, max_members: int, on_lost: Callable[[], object] | None = None
     ) -> JoinResult:
+        """Add a member to a group, or replace its lease. End it by `leave`.
+
+        `on_lost` is called if the lease expired, because Redis was unreachable, and has another owner now. Raise
+        Unavailable if Redis did not respond in time. An earlier lease of the owner stays. A new member is not in the
+        group, or is removed soon.
+
+        If other servers can have members, the receivers of the group's channel get its size from time to time. Such a
+        message begins with `COUNTED`.
+        """
         members = self._groups.setdefault(group, {})
         earlier = members.get(lease.member)
         if earlier is None and len(members) >= max_members:
@@ -141,6 +168,7 @@ class MemoryRelay:
         return NEW if earlier is None else RENEWED
 
     async def leave(self, group: Channel, member: str, owner: str) -> None:
+        """Remove a member from a group, if its lease still has this owner."""
         members = self._groups.get(group, {})
         lease = members.get(member)
         if lease is not None and lease.owner == owner:
@@ -152,11 +180,13 @@ class MemoryRelay:
         return self._groups.get(group, {}).get(member)
 
     async def members(self, group: Channel, max_items: int | None = None) -> Members:
+        """Return the counts of a group and at most `max_items` of its members. None returns all members."""
         leases = list(self._groups.get(group, {}).values())
         size = len(leases) if max_items is None else min(max_items, len(leases))
         return Members(Counter(lease.data for lease in leases), random.sample(leases, size))
 
     async def close(self) -> None:
+        """Release the leases and disconnect."""
         self._channels.clear()
         self._groups.clear()
 

@@ -1,12 +1,16 @@
 """The choice of a relay."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from . import Charge, Relay
+from . import Charge
 from .memory import MemoryRelay
 
 if TYPE_CHECKING:  # hiredis can be missing
     from ..redis.client import RedisClient
+    from .redis import RedisRelay
+
+Relay: TypeAlias = "MemoryRelay | RedisRelay"
+"""Channels and groups of one server, or of all servers that share a Redis. `MemoryRelay` describes the operations."""
 
 
 def open_relay(redis: "RedisClient | None", charge: Charge, grace_ms: int = 5000) -> Relay:

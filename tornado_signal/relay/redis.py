@@ -62,7 +62,7 @@ class Registered(NamedTuple):
 
 
 class RedisRelay:
-    """A relay through Redis. `Relay` describes its operations.
+    """A relay through Redis. `MemoryRelay` describes its operations.
 
     Receivers on this server get messages directly, without Redis.
     """
@@ -76,6 +76,7 @@ class RedisRelay:
         self._topology = client.topology
         self._process = client.process_id.hex()
         self._local = MemoryRelay()
+        self.receivers = self._local.receivers
         self._channels: dict[bytes, Channel] = {}
         self._feed = ChangeFeed(client, self._channels.__contains__, lambda channel: None, self._on_message)
         self._unconfirmed_bytes = 0
@@ -105,9 +106,6 @@ class RedisRelay:
         if key in self._channels and not self._local.receivers(channel):
             del self._channels[key]
             self._feed.drop(key)
-
-    def receivers(self, channel: Channel) -> int:
-        return self._local.receivers(channel)
 
     def publish(self, channel: Channel, message: bytes, publisher: str = "") -> "int | asyncio.Future[int]":
         local_receivers = self._local.publish(channel, message)

@@ -40,7 +40,7 @@ class MessageContext(RequestContext):
         self.connection = connection
         self._number = connection.last_number = connection.last_number + 1
 
-    def begin_again(self) -> None:
+    def reuse(self) -> None:
         """Be the context of the next message. The earlier one is done, and nothing else refers to it."""
         connection = self.connection
         self._number = connection.last_number = connection.last_number + 1
@@ -184,8 +184,7 @@ class ClientConnection:
             self.process_next()
         return False
 
-    def frame_received(self) -> None:
-        self.charge_frame()
+    frame_received = charge_frame
 
     def client_gone(self) -> None:
         self.closed = True
