@@ -1,4 +1,4 @@
-"""Counters and histograms of the server, which `admin/exposition` exports. No I/O.
+"""Counters and histograms of the server, which `operator/exposition` exports. No I/O.
 
 No label is a topic, a code or an address, because metrics live as long as the process. Origins are labels only if the
 operator lists them.
@@ -80,15 +80,12 @@ class SessionMetrics:
 
 
 class WebhookMetrics:
-    """Metrics of webhooks."""
+    """Metrics of webhooks. `families` says what each of them counts."""
 
     def __init__(self) -> None:
-        self.sent = 0  # the number of events that the receiver has accepted
-        # The number of events that were not delivered, by reason.
+        self.sent = self.failed = self.queued = 0
         self.dropped = Counter(dict.fromkeys(("full", "off", "rejected", "stopped"), 0))
-        self.failed = 0  # the number of failed requests
-        self.queued = 0  # the number of events that wait for their delivery
-        self.succeeded_s = 0.0  # the time of the last successful request, Unix seconds. 0 before the first one
+        self.succeeded_s = 0.0
 
     def families(self) -> Iterator[Family]:
         dropped: Mapping[tuple[str, ...], float] = {(reason,): number for reason, number in self.dropped.items()}

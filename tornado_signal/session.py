@@ -200,9 +200,8 @@ def utf8_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def hash_secret(secret: str | None) -> bytes:
-    """Return the SHA-256 of a secret, or an empty value for None."""
-    return b"" if secret is None else hashlib.sha256(secret.encode()).digest()
+def hash_secret(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
 
 
 def owns(secret_hash: bytes, shown_hash: bytes) -> bool:

@@ -158,7 +158,6 @@ class EventQueue:
         self.drop(reason, size)
 
     def drop(self, reason: str, size: int) -> None:
-        """Count dropped events."""
         if size:
             self._metrics.dropped[reason] += size
             self._unreported += size

@@ -9,12 +9,12 @@ import ipaddress
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from ..metrics import Family, WebhookMetrics
+from ..metrics import WebhookMetrics
 from ..service.service import Service
 from ..settings.settings import Settings
 from ..system.secrets import webhook_key
@@ -39,11 +39,6 @@ class Target:
 
     endpoint: Endpoint
     key: bytes  # the key that signs requests
-
-    @property
-    def name(self) -> str:
-        """See `Endpoint`."""
-        return self.endpoint.name
 
     async def post(self, batch: Batch) -> None:
         """Send a batch, signed. Raise RequestFailed if the receiver did not respond with 2xx in time."""
@@ -81,6 +76,7 @@ class Webhooks:
 
     def __init__(self, service: Service) -> None:
         self.metrics = WebhookMetrics()
+        self.metric_families = self.metrics.families
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._queue = EventQueue(service.store.process_id.hex(), self.metrics)
@@ -97,7 +93,6 @@ class Webhooks:
     # Settings
 
     def use(self, target: Target | None, settings: Settings) -> None:
-        """Send events to another receiver, or none."""
         self._target = target
         self._types = frozenset(settings.webhook_events if target else ())
         self._with_addresses = settings.access_log == "addresses"
@@ -142,9 +137,6 @@ class Webhooks:
         if "connection.closed" not in self._types:
             return None
         return lambda code: report("closed", round((self._loop.time() - opened_s) * 1000), code)
-
-    def metric_families(self) -> Iterator[Family]:
-        yield from self.metrics.families()
 
     def _add(self, subject: bytes | str, fields: Fields) -> None:
         try:
@@ -236,7 +228,9 @@ class Webhooks:
                 if last:
                     break
                 if remaining_s <= 0:
-                    log.warning("webhooks: %s has not accepted %d events; dropping them", target.name, batch.size)
+                    log.warning(
+                        "webhooks: %s has not accepted %d events; dropping them", target.endpoint.name, batch.size
+                    )
                     return "rejected"
                 pause_s = max(retry_s * random.uniform(0.5, 1), error.retry_after_s)
                 await self._pause(min(pause_s, remaining_s))
@@ -250,12 +244,12 @@ class Webhooks:
         self.metrics.failed += 1
         if not self._failing:
             self._failing = True
-            log.warning("webhooks: %s does not accept events: %s; retrying", target.name, error)
+            log.warning("webhooks: %s does not accept events: %s; retrying", target.endpoint.name, error)
 
     def _succeeded(self, target: Target) -> None:
         self.metrics.succeeded_s = time.time()
         if self._failing:
-            log.info("webhooks: %s accepts events again", target.name)
+            log.info("webhooks: %s accepts events again", target.endpoint.name)
             self._changed.set()
         self._failing = False
         if self._overflows and len(self._queue) <= MAX_EVENTS // 2:

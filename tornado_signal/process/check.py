@@ -47,7 +47,7 @@ async def check(settings: Settings) -> list[str]:
     ice = resources.ice
     results.append(f"ICE servers: {', '.join((*ice.stun, *ice.turn_urls)) or NO_ICE_SERVERS}")
     if (target := resources.webhooks) is not None:
-        results.append(f"webhooks: {target.name}, {', '.join(settings.webhook_events)}")
+        results.append(f"webhooks: {target.endpoint.name}, {', '.join(settings.webhook_events)}")
     warn_of_readable_secrets(settings)
     warn_of_unencrypted_events(settings)
     if settings.store == "leveldb":

@@ -146,7 +146,6 @@ class PubSubConnection:
             self._change_feed.moved(channel)
 
     async def close(self) -> None:
-        """Disconnect."""
         self._task.cancel()
         await asyncio.wait((self._task,))
 

@@ -27,8 +27,8 @@ MIGRATE_PAUSE_S: Final = 5.0  # after keys could not be moved
 REPEATED_S: Final = 60.0  # interval between log lines about the same error of a node
 
 # Kinds of errors after which the command is sent again, to the same node or another one.
-AWAY: Final = frozenset({"NodeLost", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "LOADING"})
-AGAIN: Final = AWAY | {"TRYAGAIN", "NotReplicated"}
+UNAVAILABLE: Final = frozenset({"NodeLost", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "LOADING"})
+RETRIED: Final = UNAVAILABLE | {"TRYAGAIN", "NotReplicated"}
 OF_SLOT: Final = frozenset({"CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"})  # they concern a slot, not the whole node
 
 
@@ -149,9 +149,9 @@ class RedisClient:
                 if not isinstance(result, Failure):
                     return result
             node, asking = self.topology.node(slot), ()
-            if kind in AWAY:
+            if kind in UNAVAILABLE:
                 self.topology.refresh_soon()  # also for the next call, if this one has no time left
-            if kind in AGAIN or (kind in ("MOVED", "ASK") and redirected):
+            if kind in RETRIED or (kind in ("MOVED", "ASK") and redirected):
                 if self._loop.time() + pause_s > until_s:
                     break
                 await asyncio.sleep(pause_s)
@@ -166,7 +166,7 @@ class RedisClient:
             elif isinstance(reply, ErrorReply) and kind == "ASK":
                 redirected = True
                 node, asking = self.topology.node_at(reply.elsewhere(address)[1]), ((b"ASKING",),)
-            elif kind not in AGAIN:
+            elif kind not in RETRIED:
                 if kind == "OOM":
                     self._out_of_memory_s = self._loop.time()
                 self._refusals.log(address, kind, f"a command: {advised(str(reply))}")

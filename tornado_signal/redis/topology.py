@@ -22,14 +22,12 @@ SUSPECT: Final = frozenset({"s_down", "o_down", "failover_in_progress"})  # flag
 
 
 class RedisMetrics:
-    """Metrics of the engine on Redis."""
+    """Metrics of the engine on Redis. `families` says what each of them counts."""
 
     def __init__(self) -> None:
-        self.seconds = Histogram(WORK_S)  # durations of calls, with all repetitions
-        self.retries: Counter[str] = Counter()  # the number of repeated calls by reason
-        self.failed = 0  # the number of failed calls
-        self.failovers = 0  # the number of changes of primaries
-        self.subscribed = 0  # the number of subscribed channels
+        self.seconds = Histogram(WORK_S)
+        self.retries: Counter[str] = Counter()
+        self.failed = self.failovers = self.subscribed = 0
 
     def families(self) -> Iterator[Family]:
         meaning = "How long calls of Redis took, all repetitions included."

@@ -36,11 +36,6 @@ class Lifecycle:
         """Whether the process is not ready for new clients."""
         return self.state >= LEAVING
 
-    @property
-    def draining(self) -> bool:
-        """Whether new requests are refused."""
-        return self.state >= DRAINING
-
     def reach(self, state: State) -> None:
         """Advance to a state. Do nothing if the process has already reached it."""
         self.state = max(self.state, state)
@@ -53,5 +48,4 @@ class Lifecycle:
         self.reach(LEAVING if self.state < LEAVING else CLOSED)
 
     async def reached(self, state: State) -> None:
-        """Wait until the process has reached a state."""
         await self._reached[state].wait()

@@ -217,6 +217,5 @@ def open_standard_streams() -> None:
 
 def report_error(error: Exception) -> None:
     """Print the error that ends the program: a sentence, or a line of JSON if the log is JSON."""
-    level = logging.ERROR
-    record = logging.LogRecord(PROGRAM, level, "", 0, str(error), None, None)
+    record = logging.LogRecord(PROGRAM, logging.ERROR, "", 0, str(error), None, None)
     print(_handler.format(record), file=sys.stderr)

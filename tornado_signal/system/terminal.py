@@ -25,7 +25,6 @@ def output_may_be_closed() -> Iterator[None]:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table with aligned columns and right-aligned numbers."""
     cells = [[shortened(str(cell)) for cell in row] for row in rows]
     right = [all(isinstance(row[column], int | float) for row in rows) for column in range(len(heads))]
     widths = [max(width(row[column]) for row in [heads, *cells]) for column in range(len(heads))]

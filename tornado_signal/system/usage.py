@@ -52,7 +52,6 @@ async def count_descriptors() -> int:
 
 
 def descriptors_left() -> bool:
-    """Return whether this process can open one more file."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:

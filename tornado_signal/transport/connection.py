@@ -30,7 +30,7 @@ class Connection(asyncio.Protocol):
     """One client's connection, counted by `admission`, or not counted yet if that is None.
 
     `remote_ip` is empty on a Unix socket, and `client_address` is what a proxy forwards, if there is one. `deadline_s`
-    is the client's limit by the loop's clock, or 0 while it waits for a handler. `held` is the work of the first
+    is the client's limit by the loop's clock, or 0 while it waits for a handler. `delegate_work` is that of the first
     request, which holds back the rest of it.
     """
 
@@ -50,7 +50,7 @@ class Connection(asyncio.Protocol):
         "_written_bytes",
         "client_address",
         "deadline_s",
-        "held",
+        "delegate_work",
         "remote_ip",
         "shown",
         "state",
@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
         self._parser = RequestParser(self)
         # Those that are not finished: the first has its turn, the last may still be arriving.
         self._streams: tuple[HTTPStream, ...] = ()
-        self.held: asyncio.Future[Any] | None = None
+        self.delegate_work: asyncio.Future[Any] | None = None
         self._waiting = b""  # what has been read and not been parsed, while a request waits for its turn or is held
         self._paused = False  # whether reading is
         self._drained: asyncio.Future[None] | None = None  # while the client reads too slowly
@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
         # Do not keep the failed future: the traceback of its exception refers to the request and its response.
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
-            end(drained)
+            fail(drained)
         streams, self._streams = self._streams, ()
         for stream in streams:
             stream.client_gone()
@@ -175,11 +175,11 @@ class Connection(asyncio.Protocol):
         if self._closing or (data and self._reject_status):
             return  # read, so that the answer is not lost with the connection, and forgotten
         try:
-            if self.held is not None and self.held.done():
-                held, self.held = self.held, None
-                held.result()
+            if self.delegate_work is not None and self.delegate_work.done():
+                work, self.delegate_work = self.delegate_work, None
+                work.result()
                 if self._streams:
-                    self._streams[0].go_on()
+                    self._streams[0].resume()
                 self._set_deadline()
             if self._streams and self._drained is None:
                 self._streams[0].begin()
@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
             self._keep(b"")
         size, taken = len(data), 0
         # Not beyond the piece in which a request comes that has to wait for its turn.
-        while taken < size and len(self._streams) < 2 and self.held is None and not self._closing:
+        while taken < size and len(self._streams) < 2 and self.delegate_work is None and not self._closing:
             taken += self._parser.feed(data[taken : taken + PIECE_BYTES])
         if taken < size:
             self._keep(data[taken:])
@@ -267,7 +267,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, data: bytes) -> "asyncio.Future[None]":
         if self._closing or self._transport.is_closing():
-            return end(self.state.loop.create_future())
+            return fail(self.state.loop.create_future())
         if data:
             self._written_bytes = len(data) + (self._written_bytes if self._drained is not None else 0)
             self._transport.write(data)
@@ -275,14 +275,14 @@ class Connection(asyncio.Protocol):
                 self.state.unsent.grown(self, self.unsent_bytes)
         return self._drained or self.state.done
 
-    def hold(self, work: Awaitable[Any]) -> None:
+    def wait_for_delegate(self, work: Awaitable[Any]) -> None:
         """Hold back the rest of the current request until its delegate's work is done."""
-        self.held = asyncio.ensure_future(work)
-        self.held.add_done_callback(self._resume)
+        self.delegate_work = asyncio.ensure_future(work)
+        self.delegate_work.add_done_callback(self._delegate_done)
         self._set_deadline()
 
-    def _resume(self, work: "asyncio.Future[Any]") -> None:
-        if self.held is work:
+    def _delegate_done(self, work: "asyncio.Future[Any]") -> None:
+        if self.delegate_work is work:
             self.data_received()
 
     @property
@@ -302,7 +302,7 @@ class Connection(asyncio.Protocol):
             self._end(linger=not first.complete or self._transport.can_write_eof())
             return
         self._streams = rest
-        self.held = None
+        self.delegate_work = None
         if more or self._reject_status:
             self.state.loop.call_soon(self.data_received)
         else:
@@ -352,7 +352,9 @@ class Connection(asyncio.Protocol):
         """Set the deadline of the next input or read by the client, or none while it waits for a handler."""
         if self._drained is not None:
             self._wait_for_reader(STALLED_S)
-        elif self.held is not None or (self._streams and self._streams[-1].complete and not self._parser.in_head):
+        elif self.delegate_work is not None or (
+            self._streams and self._streams[-1].complete and not self._parser.in_head
+        ):
             self.deadline_s = 0.0
         else:
             body_s = self._streams and (self._streams[-1].body_timeout_s or BODY_S)
@@ -400,8 +402,8 @@ class Connection(asyncio.Protocol):
         self._transport.resume_reading()
 
 
-def end(room: "asyncio.Future[None]") -> "asyncio.Future[None]":
+def fail(sent: "asyncio.Future[None]") -> "asyncio.Future[None]":
     """Make a future fail because the client has disconnected, also if it is never awaited."""
-    room.set_exception(StreamClosedError())
-    room.exception()
-    return room
+    sent.set_exception(StreamClosedError())
+    sent.exception()
+    return sent

@@ -33,9 +33,7 @@ ACCEPT_STEP: Final = 64  # TLS connections accepted per event-loop iteration
 BURST_STEP: Final = 16  # others, in addition to the one that the event loop accepts
 DEADLINES_STEP: Final = 50  # expired deadlines handled per event-loop iteration
 CLOSE_STEP: Final = 100  # connections closed per event-loop iteration, if they are idle
-IDLE_SEARCHED: Final = (
-    500  # idle connections, for those of one address. A client can cause this with each new connection
-)
+IDLE_SEARCHED: Final = 500  # idle connections, for those of one address: a client can cause it with each new connection
 CLOSE_LATER_STEP: Final = 1000  # WebSockets whose end is planned per event-loop iteration
 ACCEPT_LOG_S: Final = 60.0  # a failed accept is logged if there was none for this time
 ACCEPT_PAUSE_S: Final = 1.0  # pause after a failed accept
@@ -253,10 +251,7 @@ class Server:
             if limit_s is not None and (await self._peek(accepted, limit_s)).isalpha():
                 self._refuse_plain_http(accepted, address)
             await self._loop.connect_accepted_socket(
-                lambda: connection,
-                accepted,
-                ssl=self.state.tls,
-                ssl_handshake_timeout=limit_s,
+                lambda: connection, accepted, ssl=self.state.tls, ssl_handshake_timeout=limit_s
             )
         except BaseException as error:
             accepted.close()

@@ -12,6 +12,7 @@ from tornado import httputil
 
 from ..system.loop import in_slices
 
+MAX_UNSENT_BYTES: Final = 64 << 20  # unread data of all slow readers, until `limit_memory`
 ABORT_STEP: Final = 100  # connections aborted per event-loop iteration
 
 ErrorResponder = Callable[[int, httputil.HTTPHeaders], tuple[httputil.HTTPHeaders, bytes]]
@@ -54,10 +55,6 @@ class OpenConnection(Protocol):
     deadline_s: float
 
     @property
-    def protocol(self) -> str:
-        """`http` or `https`."""
-
-    @property
     def idle(self) -> bool:
         """Whether no request is under way."""
 
@@ -82,9 +79,9 @@ class OpenConnection(Protocol):
 class StreamConnection(OpenConnection, Protocol):
     """A connection, as its streams know it."""
 
-    held: "asyncio.Future[Any] | None"  # the work for which the rest of the current request is held back
+    delegate_work: "asyncio.Future[Any] | None"  # the work for which the rest of the current request is held back
 
-    def hold(self, work: Awaitable[Any]) -> None:
+    def wait_for_delegate(self, work: Awaitable[Any]) -> None:
         """Hold back the rest of the current request until its delegate's work is done."""
 
     def send(self, data: bytes) -> "asyncio.Future[None]":
@@ -156,11 +153,7 @@ class MemoryBudget:
 
 
 class ServerState:
-    """The shared state of a server's connections. It needs a running event loop.
-
-    `max_unsent_bytes` is the budget for unread data of all slow readers. `keep_alive_s` is the time between two
-    requests.
-    """
+    """The shared state of a server's connections. It needs a running event loop."""
 
     def __init__(
         self,
@@ -168,8 +161,6 @@ class ServerState:
         error_responder: ErrorResponder,
         tls: ssl.SSLContext | None = None,
         limiter: ConnectionLimiter | None = None,
-        max_unsent_bytes: int = 64 << 20,
-        keep_alive_s: float = 75.0,
     ) -> None:
         self.application = application  # handles the requests
         # Makes headers and body of the response to a rejected request, given the status and the parsed headers.
@@ -180,11 +171,11 @@ class ServerState:
         self.connections: set[OpenConnection] = set()
         # Those between two requests, the one that has been idle for longest first.
         self.idle: OrderedDict[OpenConnection, None] = OrderedDict()
-        self.keep_alive_s = keep_alive_s
+        self.keep_alive_s = 75.0  # the time between two requests
         self.all_closed = asyncio.Event()  # set when the last connection is closed
-        self.unsent = MemoryBudget(max_unsent_bytes, attrgetter("unsent_bytes"))  # the budget of slow readers
+        self.unsent = MemoryBudget(MAX_UNSENT_BYTES, attrgetter("unsent_bytes"))  # the budget of slow readers
         # The budget of incomplete or unprocessed input.
-        self.unfinished = MemoryBudget(max_unsent_bytes // 4, attrgetter("unfinished_bytes"))
+        self.unfinished = MemoryBudget(MAX_UNSENT_BYTES // 4, attrgetter("unfinished_bytes"))
         self.websockets = 0
         self.cut_off = Counter({"too many": 0})  # connections closed because of their clients, by reason
         self.leaving = False  # whether each response is the last of its connection, and says so

@@ -63,12 +63,12 @@ class HTTPStream(httputil.HTTPConnection):
         delegate = self._delegate = connection.state.application.start_request(connection, self)
         work = delegate.headers_received(self.start_line, self.headers)  # type: ignore[arg-type]
         if work is not None:
-            connection.hold(work)
-        self.go_on()
+            connection.wait_for_delegate(work)
+        self.resume()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Pass on the input received so far, if the delegate does no work on earlier input. Can raise BodyTooLarge."""
-        if self.context.held is not None:
+        if self.context.delegate_work is not None:
             return
         if not self.complete:
             length = self.headers.get("Content-Length")
@@ -86,18 +86,18 @@ class HTTPStream(httputil.HTTPConnection):
             self.message_complete()
 
     def data_received(self, chunk: bytes) -> None:
-        if self._delegate is not None and self.context.held is None:
+        if self._delegate is not None and self.context.delegate_work is None:
             self._body_bytes += len(chunk)
             if self._body_bytes > self._max_body_bytes:
                 raise BodyTooLarge
             if (work := self._delegate.data_received(chunk)) is not None:
-                self.context.hold(work)
+                self.context.wait_for_delegate(work)
         elif not self.finished:
             self._early += chunk
 
     def message_complete(self) -> None:
         self.complete = True
-        if self._delegate is not None and self.context.held is None:
+        if self._delegate is not None and self.context.delegate_work is None:
             delegate, self._delegate = self._delegate, None  # it refers back, and has done its part
             self.headers = NO_HEADERS
             delegate.finish()

@@ -258,10 +258,6 @@ class WebSocket(asyncio.Protocol):
     # From the receiver and the server
 
     @property
-    def protocol(self) -> str:
-        return self.state.protocol
-
-    @property
     def unsent_bytes(self) -> int:
         return self._transport.get_write_buffer_size() + len(self._posted) + self._kept_bytes
 

@@ -104,15 +104,12 @@ class Group:
 
 
 class DatabaseMetrics:
-    """Metrics of the LevelDB engine."""
+    """Metrics of the LevelDB engine. `families` says what each of them counts."""
 
     def __init__(self) -> None:
-        self.writes = Histogram(WORK_S)  # durations of writes in seconds, syncs included
-        self.changes = Histogram(_CHANGES)  # the number of changes per write
-        self.failed = 0  # the number of failed writes
-        self.reopened = 0  # the number of times that the database was reopened
-        self.sweeps = Histogram(WORK_S)  # durations of sweeps of expired records in seconds
-        self.compactions = Histogram(WORK_S)  # durations of compactions in seconds
+        self.writes, self.sweeps, self.compactions = Histogram(WORK_S), Histogram(WORK_S), Histogram(WORK_S)
+        self.changes = Histogram(_CHANGES)
+        self.failed = self.reopened = 0
 
     def families(self) -> Iterator[Family]:
         meaning = "How long writes took, each with its sync if there is one."

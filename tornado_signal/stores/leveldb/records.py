@@ -72,7 +72,6 @@ def news(view: Any, record: Record, side: Side, since: int) -> SessionUpdate:
 
 
 def listed(view: Any, record: Record) -> ListedSession:
-    """Return a session as its topic's listing shows it."""
     parts = span(view, record.key, record.key + layout.AFTER_OFFERER, 1 + record.offerer_last)
     head, offer, *candidates = (value for _, value in parts)
     return ListedSession(layout.unpack_head(record.code, head), offer.decode(), [text.decode() for text in candidates])

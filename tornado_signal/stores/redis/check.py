@@ -19,7 +19,6 @@ MOVED_MS = 60_000  # Redis moves a key with its remaining time, so that it lives
 
 
 async def flaws(store: RedisStore) -> list[str]:
-    """Return a sentence for each problem."""
     issues = [*await contradictions(store), *await _unlisted(store)]
     for _ in range(ATTEMPTS - 1):
         if issues:

@@ -63,8 +63,7 @@ async def check_node(client: RedisClient, node: Node) -> tuple[bool, int]:
         )
     if acknowledgement.waits and len(online) == acknowledgement.replicas:
         log.warning(
-            "Redis at %s has no spare replica: while one is unavailable no write is acknowledged; add a replica",
-            where,
+            "Redis at %s has no spare replica: while one is unavailable no write is acknowledged; add a replica", where
         )
     replicas = [_check_replica(client, Node(address, client.access, acknowledgement)) for address in online]
     always &= all(await asyncio.gather(*replicas))

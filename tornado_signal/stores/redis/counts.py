@@ -58,11 +58,7 @@ class Counts:
     """
 
     def __init__(
-        self,
-        client: RedisClient,
-        partitions: Partitions,
-        read: Callable[[str], Awaitable[Sizes]],
-        settings: Settings,
+        self, client: RedisClient, partitions: Partitions, read: Callable[[str], Awaitable[Sizes]], settings: Settings
     ) -> None:
         self._client = client
         self._partitions = partitions

@@ -26,10 +26,7 @@ class Leases:
     """The held offers of all processes of a store. Those of a lost process wait `hold_grace_ms` for their holders."""
 
     def __init__(
-        self,
-        client: RedisClient,
-        settings: Settings,
-        release: Callable[[str, bytes, bytes], Awaitable[None]],
+        self, client: RedisClient, settings: Settings, release: Callable[[str, bytes, bytes], Awaitable[None]]
     ) -> None:
         self._client = client
         self._late_ms = int(LATE_BEATS * BEAT_S * 1000) + settings.hold_grace_ms

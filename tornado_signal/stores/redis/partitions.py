@@ -108,7 +108,6 @@ class Partitions:
     # Identities
 
     def make_identity(self) -> str:
-        """Return an identity for a new partition."""
         return self.identity[:STORE_DIGITS] + os.urandom(4).hex()
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ...errors import Unavailable
-from ...redis.client import AGAIN, RedisClient
+from ...redis.client import RETRIED, RedisClient
 from ...redis.connections import Failure
 from ...redis.nodes import Node
 from ...redis.slots import key_slot
@@ -46,14 +46,13 @@ class Probes:
             await self._repeating.stop()
 
     async def probe(self) -> None:
-        """Write and read a key of each primary."""
         try:
             await asyncio.gather(*map(self._probe, self._topology.primaries))
         except Unavailable as error:
             self.problem = error.reason
             if self._topology.available and not self._logged:  # otherwise the topology has logged it
                 self._logged = True
-                if isinstance(error.__cause__, Failure) and error.__cause__.kind in AGAIN:  # likewise the client
+                if isinstance(error.__cause__, Failure) and error.__cause__.kind in RETRIED:  # likewise the client
                     log.warning("requests for some or all sessions are refused: %s", self.problem)
             raise
         self.problem = ""

@@ -46,7 +46,7 @@ from .probes import Probes
 log = logging.getLogger(__name__)
 
 FULL_RETRY_S = 10
-ASIDE_S = 0.05  # time limit for work that a change does not depend on
+BACKGROUND_S = 0.05  # time limit for work that a change does not depend on
 WAKE_STEP = 500  # watches that are woken per event-loop iteration, after data was lost
 FORMAT = "1"
 
@@ -71,6 +71,7 @@ class RedisStore(Discovery):
             prefix=settings.redis_prefix,
         )
         super().__init__(client, settings)
+        self.end_watches, self.knows = self.watches.end, self.partitions.covers
         self.topology, self.process_id = client.topology, client.process_id
         self.capacity_bytes = 0
         self._settings = settings
@@ -79,7 +80,7 @@ class RedisStore(Discovery):
         self.on_lost: Callable[[], object] = lambda: None
         self._counts = counts = Counts(client, self.partitions, self.sizes, settings)
         self.counts, self.largest_origins, self.origins = counts.total, counts.largest, counts.origins
-        self._asides: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._probes = Probes(client, self._on_lost)
         self.probe = self._probes.probe
         self._leases = Leases(client, settings, self.release)
@@ -151,7 +152,7 @@ class RedisStore(Discovery):
         await self._probes.stop()
         await self._counts.close()
         await self._leases.close()
-        for task in self._asides:
+        for task in self._background:
             task.cancel()
         await self.client.close()
         await self.change_feed.close()
@@ -187,10 +188,7 @@ class RedisStore(Discovery):
 
     async def _on_lost(self, node: Node) -> None:
         """Handle that a primary has lost its data. Waiting clients are woken, and read that their sessions are gone."""
-        log.error(
-            "Redis at %s:%d has lost its data, and the sessions in it; clients publish them again",
-            *node.address,
-        )
+        log.error("Redis at %s:%d has lost its data, and the sessions in it; clients publish them again", *node.address)
         try:
             await self._claim()
         except OperatorError as error:
@@ -235,7 +233,7 @@ class RedisStore(Discovery):
             self.report_expired(partition, expired)
             reading = self._counts.note(origin, partition, sessions)
             if reading is not None:
-                await asyncio.wait((reading,), timeout=ASIDE_S)
+                await asyncio.wait((reading,), timeout=BACKGROUND_S)
             if state == b"full" and others and not refreshed:
                 refreshed = True
                 await self._counts.refresh(origin)
@@ -250,7 +248,7 @@ class RedisStore(Discovery):
                 self._observer("created", origin, code, topic, int(expires) - lifetime_ms, int(expires))
         await self._register(origin, int(expires))
         if lease:
-            await self._aside(self._leases.note(origin, code, int(expires)))
+            await self._in_background(self._leases.note(origin, code, int(expires)))
         return code, int(expires)
 
     async def _run(self, script: str, partition: Partition, code: bytes, **arguments: bytes | str | int) -> list[Any]:
@@ -261,12 +259,12 @@ class RedisStore(Discovery):
             raise SessionNotFound
         return list(reply)
 
-    async def _aside(self, work: Coroutine[None, None, None]) -> None:
-        """Run work that the change does not depend on. Wait at most ASIDE_S for it."""
+    async def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        """Run work that the change does not depend on. Wait at most BACKGROUND_S for it."""
         task = asyncio.create_task(work)
-        self._asides.add(task)
-        task.add_done_callback(self._asides.discard)
-        await asyncio.wait((task,), timeout=ASIDE_S)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        await asyncio.wait((task,), timeout=BACKGROUND_S)
 
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
         partition, token = self.partitions.of_code(origin, code), os.urandom(8)
@@ -300,23 +298,16 @@ class RedisStore(Discovery):
             raise TooMany(f"{what} of a session", self._timeout_ms // 1000 or 1)
 
     async def read(
-        self,
-        origin: str,
-        code: bytes,
-        reader: Side,
-        *,
-        since: SessionPosition | None = None,
-        secret_hash: bytes = b"",
+        self, origin: str, code: bytes, reader: Side, *, since: SessionPosition | None = None, secret_hash: bytes = b""
     ) -> SessionUpdate:
         partition = self.partitions.of_code(origin, code)
         key = partition.session(code)
         side = reader.other
         number = since.number if since else 0
-        description = b"o" if side is Side.OFFERER else b"a"
         last = number  # the last of the requested numbers
         while True:
             fields = records.chunk_fields(side, number + 1, last + records.CHUNK)
-            command = (b"HMGET", key, b"h", b"k", b"e", description, *fields)
+            command = (b"HMGET", key, b"h", b"k", b"e", records.NAMES[side], *fields)
             fixed, state, *rest = await self.client.call(partition.slot, command, write=False)
             if fixed is None or int(rest[0]) <= self.client.read_ms:
                 raise SessionNotFound
@@ -358,12 +349,12 @@ class RedisStore(Discovery):
 
     async def hold(self, origin: str, code: bytes, lease: bytes, *, secret_hash: bytes = b"") -> int:
         expires_ms, *_ = await self._refresh("hold", origin, code, secret_hash=secret_hash, lease=lease)
-        await self._aside(self._leases.note(origin, code, expires_ms))
+        await self._in_background(self._leases.note(origin, code, expires_ms))
         return expires_ms
 
     async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
         expires_ms, *_ = await self._refresh("renew", origin, code, lease=lease)
-        await self._aside(self._leases.note(origin, code, expires_ms))
+        await self._in_background(self._leases.note(origin, code, expires_ms))
         return expires_ms
 
     async def _refresh(self, script: str, origin: str, code: bytes, **arguments: bytes | int) -> list[int]:
@@ -374,7 +365,7 @@ class RedisStore(Discovery):
 
     async def _register(self, origin: str, until_ms: int) -> None:
         if not self._counts.is_registered(origin, until_ms):
-            await self._aside(self._counts.register(origin, until_ms))
+            await self._in_background(self._counts.register(origin, until_ms))
 
     async def release(self, origin: str, code: bytes, lease: bytes) -> None:
         partition = self.partitions.of_code(origin, code)
@@ -401,14 +392,8 @@ class RedisStore(Discovery):
             watch.opening = functools.partial(self.change_feed.subscribed, channel)
         return watch
 
-    def end_watches(self) -> None:
-        self.watches.end()
-
     # Positions
 
     @property
     def identity(self) -> str:
         return self.partitions.identity
-
-    def knows(self, identity: str) -> bool:
-        return self.partitions.covers(identity)
