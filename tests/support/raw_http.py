@@ -19,8 +19,7 @@ from tornado.netutil import bind_sockets
 
 from tornado_signal.http.error_responses import make_error_responder
 from tornado_signal.service.request_log import RequestLog
-from tornado_signal.settings.live import LiveSettings
-from tornado_signal.settings.settings import Settings
+from tornado_signal.settings.settings import LiveSettings, Settings
 from tornado_signal.transport import connection, listener
 
 from .service import TRANSPORTS

@@ -31,8 +31,7 @@ from tornado_signal.service import wire
 from tornado_signal.service.operations import SUBSCRIPTIONS, declare
 from tornado_signal.service.request_log import RequestLog
 from tornado_signal.service.service import Service as Shared
-from tornado_signal.settings.live import LiveSettings
-from tornado_signal.settings.settings import Settings
+from tornado_signal.settings.settings import LiveSettings, Settings
 from tornado_signal.stores import open_store
 from tornado_signal.system import assets
 from tornado_signal.transport import Server, ServerState

@@ -5,6 +5,7 @@ from http import HTTPStatus
 
 from ..system.assets import HTML, POLICY, VERSIONED, Asset
 from .handlers import Handler
+from .request import accepted_weights
 
 
 class File(Handler):
@@ -33,21 +34,12 @@ class File(Handler):
             self.set_status(HTTPStatus.NOT_MODIFIED)
             return
         self.set_header("Content-Type", f"{asset.media_type}; charset=utf-8")
-        accepted = self.request.headers.get("Accept-Encoding", "")
+        weights = accepted_weights(self.request.headers.get("Accept-Encoding", ""))
         for coding, body in asset.encoded.items():
-            if takes(accepted, coding):
+            if weights.get(coding):
                 self.set_header("Content-Encoding", coding)
                 self.write(body)
                 return
         self.write(asset.body)
 
     head = get
-
-
-def takes(accepted: str, coding: str) -> bool:
-    """Return whether an Accept-Encoding allows a content coding by its name (RFC 9110, 12.5.3)."""
-    for each in accepted.split(","):
-        name, _, weight = each.partition(";")
-        if name.strip().lower() == coding:
-            return weight.replace(" ", "").lower() not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return False

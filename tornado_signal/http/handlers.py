@@ -108,8 +108,7 @@ class Handler(web.RequestHandler):
         return common | {"X-Request-Id": request.request_id}
 
     def compute_etag(self) -> str | None:
-        """Return None: only files have one."""
-        return None
+        return None  # only files have one
 
     def check_etag_header(self) -> bool:
         return "If-None-Match" in self.request.headers and super().check_etag_header()

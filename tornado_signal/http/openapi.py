@@ -5,9 +5,8 @@ from typing import Final
 
 from ..auth import ANY
 from ..service import schemas
-from ..service.documents import describe_bodies
 from ..service.operations import SUBSCRIPTIONS, Operation
-from ..service.parameters import Parameter
+from ..service.parameters import Parameter, describe_bodies
 from ..service.schemas import EVENT_STREAM, TEXT, Schema, ref
 from ..service.wire import JSON
 from ..system.assets import DEMO_PAGE

@@ -226,13 +226,19 @@ def parse_query(query: str) -> dict[str, list[bytes]]:
     return values
 
 
-def prefers_html(accepted: str) -> bool:
-    """Return whether an Accept prefers HTML to JSON (RFC 9110, 12.5.1)."""
+def accepted_weights(accepted: str) -> dict[str, float]:
+    """Return the weights in an Accept or Accept-Encoding by name (RFC 9110, 12.4.2)."""
     weights = {}
     for entry in accepted.lower().split(","):
-        kind, *parameters = (part.strip() for part in entry.split(";"))
+        name, *parameters = (part.strip() for part in entry.split(";"))
         weight = next((part[2:] for part in parameters if part.startswith("q=")), "1")
-        weights[kind] = float(weight) if _WEIGHT.fullmatch(weight) else 0.0
+        weights[name] = float(weight) if _WEIGHT.fullmatch(weight) else 0.0
+    return weights
+
+
+def prefers_html(accepted: str) -> bool:
+    """Return whether an Accept prefers HTML to JSON (RFC 9110, 12.5.1)."""
+    weights = accepted_weights(accepted)
     anything = weights.get("*/*", 0.0)
     html, json = (
         weights.get(kind, weights.get(kind.partition("/")[0] + "/*", anything)) for kind in ("text/html", wire.JSON)

@@ -151,10 +151,6 @@ def contains(network: Network, address: str) -> bool:
     return parsed is not None and not isinstance(parsed, str) and parsed in network
 
 
-def burst(settings: Settings) -> float:
-    return BURST_S * settings.rate_per_address
-
-
 class Limits(ConnectionCounts):
     """The limits: counts per client, and in total.
 
@@ -175,7 +171,7 @@ class Limits(ConnectionCounts):
         self._key = functools.lru_cache(ADDRESSES_KEPT)(self._find_key)
         self._forwarded = functools.lru_cache(FORWARDED_KEPT)(self._find_address)
         self.blocks: dict[Network, int] = {}  # blocked networks, each with the end of its block in Unix milliseconds
-        self._blocked: dict[str, bool] = {}  # by address; empty while no network is blocked
+        self._is_in_block = functools.lru_cache(CLIENTS_KEPT)(self._find_block)
         self.waiting = 0  # waiting requests of all clients
         self.full: Counter[str] = Counter()
         self.recent = RecentCounts(network_of, OTHERS)  # requests of the last minutes by client
@@ -194,8 +190,8 @@ class Limits(ConnectionCounts):
     def _set(self, settings: Settings) -> None:
         self._settings = settings
         self._unlimited = (*settings.unlimited_addresses, *settings.trusted_proxies)
-        self._burst = burst(settings)
-        self._most_arrivals = 2 * self._burst + SPARE_ARRIVALS
+        self.burst = BURST_S * settings.rate_per_address  # requests that an idle client may make at once
+        self._most_arrivals = 2 * self.burst + SPARE_ARRIVALS
         self._rate_per_ms = settings.rate_per_address / 1000
         self._sessions_per_ms = settings.max_sessions_per_address / settings.session_timeout_ms
 
@@ -208,7 +204,7 @@ class Limits(ConnectionCounts):
         """Count a request, or something that costs as much as several. Return 0, or the seconds until a retry."""
         if not client.limited:
             return 0
-        return client.requests.take(self._burst, self._rate_per_ms, now_ms, units)
+        return client.requests.take(self.burst, self._rate_per_ms, now_ms, units)
 
     def exceeds_hard_limit(self, client: ClientCounts, now_ms: int) -> bool:
         """Count a request over the rate. Return whether there are too many of them to keep the connection."""
@@ -253,22 +249,17 @@ class Limits(ConnectionCounts):
     def block(self, network: Network, until_ms: int) -> None:
         """Refuse the requests and connections of a network until `unblock`. `until_ms` is only reported."""
         self.blocks[network] = until_ms
-        self._blocked.clear()
+        self._is_in_block.cache_clear()
 
     def unblock(self, network: Network) -> bool:
-        self._blocked.clear()
+        self._is_in_block.cache_clear()
         return self.blocks.pop(network, None) is not None
 
     def is_blocked(self, address: str) -> bool:
-        if not self.blocks:
-            return False
-        blocked = self._blocked.get(address)
-        if blocked is None:
-            blocked = any(contains(network, address) for network in self.blocks)
-            if len(self._blocked) >= CLIENTS_KEPT:
-                self._blocked.clear()
-            self._blocked[address] = blocked
-        return blocked
+        return bool(self.blocks) and self._is_in_block(address)
+
+    def _find_block(self, address: str) -> bool:
+        return any(contains(network, address) for network in self.blocks)
 
     def acquire_wait(self, client: ClientCounts) -> None:
         """Count a waiting request, until `release_wait`.
@@ -362,7 +353,7 @@ class Limits(ConnectionCounts):
             "connections": client.connections / settings.max_connections_per_address,
             "waiting": client.waiting / settings.max_connections_per_address,
             "held": client.held / sessions,
-            "requests": client.requests.used(burst(settings), self._rate_per_ms, now_ms),
+            "requests": client.requests.used(self.burst, self._rate_per_ms, now_ms),
             "sessions": client.sessions.used(sessions, sessions / life_ms, now_ms),
             "bytes": client.bytes.used(size, size / life_ms, now_ms),
         }

@@ -18,8 +18,7 @@ from ..service.refusals import BLOCKED_BY_OPERATOR, CLOSED_BY_OPERATOR
 from ..service.service import Service, WaitingRequest
 from ..session import Session, Side
 from ..settings.addresses import Network, canonical_network
-from ..settings.live import LiveSettings
-from ..settings.settings import Settings
+from ..settings.settings import LiveSettings, Settings
 from ..system.loop import present
 from ..transport import ServerState
 from ..transport.frames import CloseCode
@@ -113,7 +112,9 @@ class Actions:
             raise InvalidAction("one of these is required: address; origin; origin and topic; origin and code; subject")
         if "address" in fields:
             return {"connections": await self._disconnect_network(parse_network(fields))}
-        return {"connections": await self._disconnect_clients(parse_target(fields))}
+        texts = {name: parse_text(fields, name) for name in fields if name != "code"}
+        target = Target(**texts, code=parse_code(fields) if "code" in fields else b"")
+        return {"connections": await self._disconnect_clients(target)}
 
     async def _disconnect_network(self, network: Network, reason: str = CLOSED_BY_OPERATOR) -> int:
         count = 0
@@ -256,7 +257,6 @@ def _audit(name: str, fields: Fields, by: str, result: Fields) -> None:
 
 
 def end(connection: OpenConnection, reason: str) -> None:
-    """Close a connection, a WebSocket with a reason."""
     if isinstance(connection, WebSocket):
         connection.close(CloseCode.POLICY_VIOLATION, reason)
     else:
@@ -289,9 +289,3 @@ def parse_code(fields: Fields) -> bytes:
         return wire.parse_code(parse_text(fields, "code"))
     except SessionNotFound:
         raise InvalidAction("code must be the code of a session") from None
-
-
-def parse_target(fields: Fields) -> Target:
-    """Return the clients that fields other than `address` choose."""
-    texts = {name: parse_text(fields, name) for name in fields if name != "code"}
-    return Target(**texts, code=parse_code(fields) if "code" in fields else b"")

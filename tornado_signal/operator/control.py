@@ -160,7 +160,6 @@ class Control:
         self._start(self._join())
 
     async def close(self) -> None:
-        """Leave the group."""
         self._stored.close()
         for describing in self._describing.values():
             describing.cancel()
@@ -209,7 +208,6 @@ class Control:
         return 200, {"status": "ok", **{name: detail for name, detail in details.items() if detail}}
 
     def metrics(self) -> AsyncIterator[bytes]:
-        """Yield the text of each family of metrics."""
         texts: AsyncIterator[bytes] = self._exposition.texts()
         return texts
 

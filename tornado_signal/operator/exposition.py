@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from ..metrics import Histogram
 from ..service.service import Service
-from ..settings.live import LiveSettings
+from ..settings.settings import LiveSettings
 from ..system import logs
 from ..system.tls import Tls
 from ..system.usage import count_descriptors, read_usage
@@ -164,7 +164,6 @@ class SingleFamily(Collector):
 
 
 def process_metrics(started_s: float, descriptors: int) -> Iterator[Metric]:
-    """Yield the standard metrics of a process."""
     usage = read_usage()
     yield CounterMetricFamily("process_cpu_seconds", "User and system time.", value=usage.cpu_s)
     for name, meaning, value in (

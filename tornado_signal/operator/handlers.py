@@ -30,6 +30,7 @@ Operator: TypeAlias = "Control | WorkersOperator"
 
 MAX_BODY_BYTES: Final = 16 * 1024  # of a request
 REFUSALS_CHECK_S: Final = 10.0
+HOST: Final = re.compile(r"(localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?")  # an IP address or localhost, no DNS name
 
 
 @dataclass(repr=False)
@@ -41,12 +42,12 @@ class AdminPolicy:
     hosts: tuple[str, ...] = ()  # host names that requests may name, in addition to addresses
 
     def use(self, token: bytes, hosts: tuple[str, ...]) -> None:
-        """Use another token and other host names."""
         self.token, self.hosts = token, hosts
 
     def allows_host(self, host: str) -> bool:
         """Return whether a request with this Host header is served. Otherwise it can be one of DNS rebinding."""
-        return is_address(host) or re.sub(":[0-9]+$", "", host).lower() in self.hosts
+        is_address = not host or HOST.fullmatch(host) is not None
+        return is_address or re.sub(":[0-9]+$", "", host).lower() in self.hosts
 
 
 class AdminHandler(web.RequestHandler):
@@ -95,9 +96,7 @@ class RestrictedHandler(AdminHandler):
     With a token, requests need it. Otherwise only programs on this machine have access.
     """
 
-    acts = (
-        True  # whether it changes something. Then the page of this listener needs the token; others never have access
-    )
+    acts = True  # whether it changes something: then the page of this listener needs the token; others have no access
 
     def prepare(self) -> None:
         """Respond with 401 to requests without the token.
@@ -105,8 +104,10 @@ class RestrictedHandler(AdminHandler):
         Raise HTTPError 403 for requests of web pages. Other machines also get it while no token is required.
         """
         headers, policy = self.request.headers, self.policy
-        own_page = is_from_own_page(self.request) and (policy.token or not self.acts)
-        if is_from_page(self.request) and not own_page:
+        site = headers.get("Sec-Fetch-Site")
+        # From the page of this listener, or from an address that the user has entered.
+        own_page = site in ("same-origin", "none") and (policy.token or not self.acts)
+        if ("Origin" in headers or site is not None) and not own_page:
             self.reason = "web pages have no access"
             raise web.HTTPError(403)
         if policy.token:
@@ -159,24 +160,6 @@ class AdminApplication(web.Application):
     def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> httputil.HTTPMessageDelegate:
         cast(HTTPStream, request_conn).set_max_body_size(MAX_BODY_BYTES)
         return super().start_request(server_conn, request_conn)
-
-
-def is_from_page(request: httputil.HTTPServerRequest) -> bool:
-    """Return whether a browser has sent a request."""
-    return "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
-
-
-def is_from_own_page(request: httputil.HTTPServerRequest) -> bool:
-    """Return whether the page of this listener has sent a request, or the user has entered its address."""
-    return request.headers.get("Sec-Fetch-Site") in ("same-origin", "none")
-
-
-HOST = re.compile(r"(localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?")
-
-
-def is_address(host: str) -> bool:
-    """Return whether a Host header is an IP address, localhost or empty, and not a DNS name."""
-    return not host or HOST.fullmatch(host) is not None
 
 
 def is_loopback(host: str) -> bool:

@@ -50,10 +50,7 @@ def no_usage() -> Usage:
 
 
 class Status:
-    """The state of one process.
-
-    The number of the worker is 0 if the server is one process.
-    """
+    """The state of one process. The number of the worker is 0 if the server is one process."""
 
     def __init__(
         self, service: Service, transport: ServerState, fullness: Fullness, server: str, worker: int, started_s: int
@@ -65,7 +62,6 @@ class Status:
 
     @functools.cached_property
     def history(self) -> History:
-        """The figures of the last hour."""
         return History(self._read_totals, self._service.clock.now_ms, find_troubles)
 
     async def describe(self, *, history: bool = False) -> dict[str, Any]:

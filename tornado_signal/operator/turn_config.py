@@ -1,6 +1,7 @@
 """`turn-config`: the file of settings for coturn."""
 
 import argparse
+import ipaddress
 import os
 import re
 from collections.abc import Iterator
@@ -8,23 +9,13 @@ from typing import Final
 
 from ..errors import OperatorError
 from ..service.ice import read_ice_servers
+from ..settings.addresses import LOCAL, Network
 from ..settings.settings import Settings
 from ..settings.sources import load
 
 PORTS: Final = {"turn": 3478, "turns": 5349}
 # Networks that peers must not reach through the relay (RFC 6890).
-DENIED: Final = (
-    "0.0.0.0-0.255.255.255",
-    "10.0.0.0-10.255.255.255",
-    "100.64.0.0-100.127.255.255",
-    "127.0.0.0-127.255.255.255",
-    "169.254.0.0-169.254.255.255",
-    "172.16.0.0-172.31.255.255",
-    "192.168.0.0-192.168.255.255",
-    "::1-::1",
-    "fc00::-fdff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
-    "fe80::-febf:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
-)
+DENIED: Final[tuple[Network, ...]] = (*LOCAL, *map(ipaddress.IPv6Network, ("::1/128", "fc00::/7", "fe80::/10")))
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -55,7 +46,7 @@ def make_lines(settings: Settings) -> Iterator[str]:
         yield "no-tls"
         yield "no-dtls"
     yield from ("fingerprint", "no-cli", "no-multicast-peers")
-    yield from (f"denied-peer-ip={network}" for network in DENIED)
+    yield from (f"denied-peer-ip={network[0]}-{network[-1]}" for network in DENIED)
 
 
 def _port(parts: list[str]) -> int:

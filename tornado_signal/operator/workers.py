@@ -15,7 +15,7 @@ from tornado.netutil import Resolver
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from ..errors import Unavailable
-from ..settings.live import LiveSettings
+from ..settings.settings import LiveSettings
 from ..system import logs
 from ..system.fetching import fetch
 from .actions import FORWARDED_BY, InvalidAction, Performers, perform
@@ -163,7 +163,6 @@ class WorkersOperator:
         return found
 
     async def _first(self, path: str, limit_s: float, **options: Any) -> HTTPResponse | None:
-        """Return the response of the first worker that responds."""
         for listener in self._listeners:
             # A worker that does not respond at all is skipped soon. One that has begun an action is not.
             if await listener.request("/healthz", RESPONSE_S) is not None:

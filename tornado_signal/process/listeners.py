@@ -13,8 +13,7 @@ from ..operator.handlers import AdminPolicy, Operator, make_application
 from ..outgoing.webhooks import warn_of_unencrypted_events
 from ..service.ice import NO_ICE_SERVERS
 from ..service.request_log import RequestLog
-from ..settings.live import LiveSettings
-from ..settings.settings import Settings
+from ..settings.settings import LiveSettings, Settings
 from ..system.secrets import warn_of_readable_secrets
 from ..system.service_manager import passed_sockets
 from ..system.sockets import is_local, open_sockets, url

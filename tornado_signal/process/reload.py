@@ -13,8 +13,7 @@ from ..errors import OperatorError
 from ..outgoing.turn import Provider, make_provider
 from ..outgoing.webhooks import Target, make_target
 from ..service.ice import IceServers, read_ice_servers
-from ..settings.live import LiveSettings
-from ..settings.settings import Settings, merge
+from ..settings.settings import LiveSettings, Settings, merge
 from ..settings.sources import RELOAD_VARIABLE, ConfigError
 from ..system.lifecycle import LEAVING, Lifecycle
 from ..system.secrets import admin_token, redis_passwords, warn_of_readable_secrets
@@ -67,7 +66,6 @@ def read_resources(settings: Settings) -> Resources:
 
 
 def changed_contents(before: Resources, after: Resources) -> list[str]:
-    """Return the names of the contents that differ."""
     return [name for name, content in CONTENTS.items() if content(before) != content(after)]
 
 
@@ -114,7 +112,7 @@ class Reloader:
         else:
             self._live.reload_error = ""
 
-    def follow_hangups(
+    def reload_on_hangup(
         self, read: Callable[[], Settings], lifecycle: Lifecycle, notifier: Notifier, status: Callable[[], str]
     ) -> None:
         """Reload on each SIGHUP until the process stops, and report that with `status` to the service manager."""

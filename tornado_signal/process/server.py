@@ -7,7 +7,7 @@ import gc
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from .. import COMMIT
 from ..auth import Authority
@@ -26,9 +26,7 @@ from ..relay.opening import Relay, open_relay
 from ..service.operations import Operation
 from ..service.request_log import RequestLog
 from ..service.service import Service
-from ..service.tracer import Tracer
-from ..settings.live import LiveSettings
-from ..settings.settings import Settings
+from ..settings.settings import LiveSettings, Settings
 from ..stores import check_files, open_store
 from ..system import logs
 from ..system.clock import Clock, ClockWarning
@@ -102,7 +100,7 @@ class ServingProcess:
         resources = read_resources(settings)
         tracer = open_tracing(settings, self._worker)
         if tracer is not None:
-            stages.opened("spans", functools.partial(self._close_tracer, tracer))
+            stages.opened("spans", functools.partial(self._close_spans, tracer.close))
         clock = Clock()
         store = await open_store(settings, clock)
         stages.opened("store", store.close)
@@ -114,7 +112,7 @@ class ServingProcess:
         stages.opened("sockets", functools.partial(_close_sockets, public))
 
         limits = Limits(settings, max_connections, lambda: store.capacity_bytes // ADDRESSES_TO_FILL)
-        request_log = RequestLog(self.live, tracer)
+        request_log = RequestLog(self.live, tracer.record if tracer else None)
         authority = None if resources.keys is None else Authority(resources.keys, settings)
         self.service = service = Service(
             store, self.live, clock, resources.ice, COMMIT, limits, request_log, authority, lifecycle
@@ -151,13 +149,13 @@ class ServingProcess:
         if inherited is None:
             log_start(self._urls, admin, settings, max_connections)
         else:
-            self._follow(inherited, stages)
+            self._join_supervisor(inherited, stages)
         await self._report(stages, read)
         lag = Lag(request_log.metrics.loop_lag.observe)
         stages.opened("requests", functools.partial(self._drain, lag))
 
-    def _follow(self, inherited: Inherited, stages: Stages) -> None:
-        """Follow the supervisor: its settings, its end, and the share of new connections."""
+    def _join_supervisor(self, inherited: Inherited, stages: Stages) -> None:
+        """Take settings, the end and a share of new connections from the supervisor."""
         leave = functools.partial(self._lifecycle.reach, LEAVING)
         following = asyncio.create_task(watch_pipe(inherited.supervisor_pipe, self.reloader.follow, leave))
         accepts = inherited.balance.accepts
@@ -177,7 +175,7 @@ class ServingProcess:
             if notifier.listening or self.webhooks.needs_expiries:
                 self._counts = await self.service.store.counts()
 
-        self.reloader.follow_hangups(read, self._lifecycle, notifier, self._status)
+        self.reloader.reload_on_hangup(read, self._lifecycle, notifier, self._status)
         if notifier.listening:
             self._counts = await self.service.store.counts()
         notifier.ready(self._status())
@@ -245,9 +243,9 @@ class ServingProcess:
             log.info("stopping at once")
         self._lifecycle.reach(CLOSED)
 
-    async def _close_tracer(self, tracer: Tracer) -> None:
+    async def _close_spans(self, close: Callable[[float], Awaitable[None]]) -> None:
         if not self._at_once:
-            await tracer.close(FLUSH_S)
+            await close(FLUSH_S)
 
 
 async def _close_sockets(sockets: list[socket.socket]) -> None:

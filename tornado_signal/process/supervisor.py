@@ -20,8 +20,7 @@ from ..operator.fullness import CHECK_S as FULLNESS_CHECK_S
 from ..operator.fullness import Fullness, describe_full
 from ..operator.handlers import AdminPolicy
 from ..operator.workers import WorkerListener, WorkersOperator
-from ..settings.live import LiveSettings
-from ..settings.settings import Settings
+from ..settings.settings import LiveSettings, Settings
 from ..system import logs
 from ..system.lifecycle import LEAVING, SERVING, Lifecycle
 from ..system.loop import Repeating
@@ -109,7 +108,6 @@ class Worker:
             pause_s = RESTART_S if await self.try_to_start() else min(2 * pause_s, MAX_RESTART_S)
 
     async def try_to_start(self) -> bool:
-        """Start the process and return whether it serves."""
         try:
             return await self.start() == 0
         except OSError as error:
@@ -233,7 +231,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             full = describe_full(state | {"full": sorted({*state.get("full", ()), *fullness.full})})
             return f"{listening}{full}{reload_status(live)}"
 
-        reloader.follow_hangups(read, lifecycle, notifier, status_line)
+        reloader.reload_on_hangup(read, lifecycle, notifier, status_line)
         reports = Repeating(lambda: notifier.alive(status_line()), notifier.pause_s(STATUS_S))
         readings = Repeating(read_state, STATUS_S)
         checks = Repeating(fullness.check, FULLNESS_CHECK_S)

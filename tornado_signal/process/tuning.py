@@ -87,11 +87,7 @@ class GarbageCollection:
         gc.freeze()
         self._collected_s, self._collected_peak = time.monotonic(), peak_memory()
         self._trimmed_s, self._most_connections = -math.inf, 0
-        self._repeating = Repeating(self._freeze, FREEZE_S)
-
-    async def stop(self) -> None:
-        """Stop freezing. Frozen objects stay frozen."""
-        await self._repeating.stop()
+        self.stop = Repeating(self._freeze, FREEZE_S).stop  # frozen objects stay frozen
 
     def _freeze(self) -> None:
         since_s = time.monotonic() - self._collected_s

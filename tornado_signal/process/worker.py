@@ -17,9 +17,8 @@ from .server import serve
 
 def main() -> int:
     """Serve until the end of standard input, and return the exit status."""
-    with open(
-        sys.stdin.fileno(), "rb", buffering=0, closefd=False
-    ) as source:  # unbuffered, because `watch_pipe` reads the rest
+    # Unbuffered, because `watch_pipe` reads the rest.
+    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as source:
         line = source.readline()
     if not line.endswith(b"\n"):
         return CLEAN  # the supervisor has exited

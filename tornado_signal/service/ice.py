@@ -8,8 +8,9 @@ import base64
 import hashlib
 import hmac
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypedDict, TypeGuard
+from typing import Any, Final, TypedDict, TypeGuard
 
 from ..errors import OperatorError
 from ..settings.settings import Settings
@@ -17,15 +18,13 @@ from ..settings.value_types import STUN, TURN
 from ..system.secrets import read_secret
 
 NO_ICE_SERVERS: Final = "none; peers in different networks cannot connect (see --stun-servers and --turn-servers)"
-
-
 MAX_CREDENTIAL: Final = 1024  # code points
 
 
 class IceServer(TypedDict, total=False):
     """An ICE server, as an RTCConfiguration has it."""
 
-    urls: list[str]
+    urls: Sequence[str]
     username: str
     credential: str
 
@@ -74,14 +73,6 @@ class ProvidedServers:
         return self.servers if now_ms < self.expires_ms else ()
 
 
-class TurnCredentials(NamedTuple):
-    """URLs and credentials of the TURN servers for one peer."""
-
-    urls: tuple[str, ...]
-    username: str  # the expiry in seconds since the Unix epoch, and a random name for this peer
-    credential: str
-
-
 @dataclass(frozen=True, repr=False)
 class IceServers:
     """The configured ICE servers."""
@@ -95,14 +86,16 @@ class IceServers:
         """Return the expiry of credentials made now, in whole seconds as in TURN."""
         return (now_ms // 1000 + self.ttl_s) * 1000
 
-    def turn(self, now_ms: int) -> TurnCredentials | None:
-        """Return the TURN servers with new credentials, or None if there are no servers."""
-        if not self.turn_urls:
-            return None
-        # TURN servers have quotas for each user name, so each peer gets its own.
-        username = f"{self.expires_ms(now_ms) // 1000}:{secrets.token_hex(8)}"
-        digest = hmac.digest(self.secret, username.encode(), hashlib.sha1)
-        return TurnCredentials(self.turn_urls, username, base64.b64encode(digest).decode())
+    def servers(self, now_ms: int) -> list[IceServer]:
+        """Return the servers, those of TURN with new credentials."""
+        servers = [IceServer(urls=self.stun)] if self.stun else []
+        if self.turn_urls:
+            # The expiry, and a random name for this peer, because TURN servers have quotas for each user name.
+            username = f"{self.expires_ms(now_ms) // 1000}:{secrets.token_hex(8)}"
+            digest = hmac.digest(self.secret, username.encode(), hashlib.sha1)
+            credential = base64.b64encode(digest).decode()
+            servers.append(IceServer(urls=self.turn_urls, username=username, credential=credential))
+        return servers
 
 
 def read_ice_servers(settings: Settings) -> IceServers:

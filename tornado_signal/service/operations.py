@@ -155,7 +155,6 @@ def health(context: RequestContext) -> bytes:
 
 
 def ice_servers(context: RequestContext) -> bytes:
-    """GET /ice-servers (docs/turn.md)."""
     service = context.service
     ice, provided = service.ice, service.provided
     wall_ms = int(service.clock.wall_s() * 1000)  # the time of the TURN servers
@@ -163,7 +162,7 @@ def ice_servers(context: RequestContext) -> bytes:
     if others := provided.current(wall_ms):
         expires_ms = min(expires_ms, provided.expires_ms)
     reports = service.settings.connection_reports
-    return wire.encode(wire.ice_servers(ice.stun, ice.turn(wall_ms), others, expires_ms, reports))
+    return wire.encode(wire.ice_servers([*ice.servers(wall_ms), *others], expires_ms, reports))
 
 
 def report(
@@ -330,7 +329,6 @@ def check_answering_side(fields: Fields, context: RequestContext) -> Side:
 
 
 def check_ms(fields: Fields, context: RequestContext) -> int:
-    """Return the duration of an attempt in milliseconds."""
     return check_integer(fields.get("ms"), "ms", 0, MAX_MS)
 
 
@@ -444,12 +442,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             "those of `since`.",
             ref("Listing"),
             sessions,
-            (
-                TOPIC,
-                WAIT,
-                since(check_listing_cursor),
-                number("limit", 0, POSITIVE, CLAMPED),
-            ),
+            (TOPIC, WAIT, since(check_listing_cursor), number("limit", 0, POSITIVE, CLAMPED)),
             action="list",
         ),
         Operation(

@@ -3,7 +3,7 @@
 Values are JSON values. HTTP converts path and query, where everything is text, in `http/fields.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -135,7 +135,7 @@ def candidates(most: int) -> Parameter:
             raise InvalidParameter("candidates")
         return [check_string(text, "candidates", 1, most) for text in texts]
 
-    schema = {"type": "array", "items": schemas.FILLED, "minItems": 1, "maxItems": schemas.MAX_CANDIDATES}
+    schema = schemas.list_of(schemas.FILLED, minItems=1, maxItems=schemas.MAX_CANDIDATES)
     return Parameter("candidates", check, schema, required=True)
 
 
@@ -198,3 +198,30 @@ TOPIC: Final = Parameter("topic", _check_topic, schemas.TOPIC, required=True, pl
 PREFIX: Final = Parameter("prefix", _check_prefix, schemas.PREFIX)
 HOLD: Final = Parameter("hold", _check_hold, schemas.HOLD, place="websocket")
 WAIT: Final = Parameter("wait", check_wait, schemas.WAIT)
+
+
+# The documents
+
+
+def describe_bodies(name: str, parameters: Sequence[Parameter]) -> Schema:
+    """Return the schemas of a body by name, one for each alternative."""
+    alternatives = next((parameter.alternatives for parameter in parameters if parameter.alternatives), ())
+    if not alternatives:
+        return {name: describe_body(parameters)}
+    common = [parameter for parameter in parameters if not parameter.alternatives]
+    return {
+        f"{alternative.name.title()}Request": describe_body([*common, alternative], alternative.narrows)
+        for alternative in alternatives
+    }
+
+
+def describe_body(parameters: Sequence[Parameter], narrows: Mapping[str, Schema] = {}) -> Schema:
+    """Return the schema of an object. Optional fields can also be null."""
+    properties = {
+        parameter.name: parameter.schema
+        if parameter.required
+        else {**parameter.schema, "type": [parameter.schema["type"], "null"]}
+        for parameter in parameters
+    }
+    required = [parameter.name for parameter in parameters if parameter.required]
+    return schemas.object_of({**properties, **narrows}, required, closed=False)

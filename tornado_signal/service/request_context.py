@@ -9,12 +9,12 @@ from tornado.iostream import StreamClosedError
 
 from ..auth import ANY, Authority, Grant, ShownToken
 from ..errors import OriginNotAllowed, SignalError, TooMany, Unauthorized, Unavailable
-from ..limits.per_address import BLOCKED_RETRY_S, ClientCounts, burst
+from ..limits.per_address import BLOCKED_RETRY_S, ClientCounts
 from ..stores.watches import Watch
 from ..system.lifecycle import DRAINING
+from .request_log import RecordSpan, Span
 from .service import MAX_SERVED, Service
 from .statuses import STATUS
-from .tracer import Span, Tracer
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ class RequestContext:
     )
 
     request_id: str
+    rpc_method = ""  # the JSON-RPC method, or empty
     shown: ShownToken | None = None  # its token, if the connection remembers that
 
     def __init__(
@@ -105,7 +106,7 @@ class RequestContext:
         limits, now_ms = service.limits, service.clock.now_ms()
         self.now_ms = now_ms
         blocked = limits.blocks and limits.is_blocked(self.client_address)
-        units = 1 if size < BYTES_PER_UNIT else min(units_of(size), int(burst(service.settings)))
+        units = 1 if size < BYTES_PER_UNIT else min(units_of(size), int(limits.burst))
         retry_after_s = BLOCKED_RETRY_S if blocked else limits.charge_request(self.client, now_ms, units)
         if find_origin is not None:
             origin = find_origin()
@@ -168,7 +169,7 @@ class RequestContext:
 
     def charge(self, units: int) -> None:
         """Count further requests, if any, before their work is done: at most a burst with the first one."""
-        units = min(units, int(burst(self.service.settings)) - 1)
+        units = min(units, int(self.service.limits.burst) - 1)
         if units > 0 and (retry_after_s := self.service.limits.charge_request(self.client, self.now_ms, units)):
             raise TooMany("requests of an address", retry_after_s)
 
@@ -264,26 +265,21 @@ class RequestContext:
             line |= {"ms": round(seconds * 1000, 3), "bytes": self.sent_bytes, "id": self.request_id}
             subject = self.grant.subject if self.grant else ""
             log.write_line(line, self.refusal_reason, self.traceparent, self.client_address, subject)
-        if log.tracer is not None:
-            self._record_span(log.tracer)
+        if log.record_span is not None:
+            self._record_span(log.record_span)
 
     # Traces
 
-    @property
-    def rpc_method(self) -> str:
-        """The JSON-RPC method, or an empty text."""
-        return ""
-
     def record_stream_start(self) -> None:
         """Record the span of a request whose response is a stream, which can last for hours."""
-        if self.service.log.tracer is not None:
-            self._record_span(self.service.log.tracer)
+        if self.service.log.record_span is not None:
+            self._record_span(self.service.log.record_span)
 
-    def _record_span(self, tracer: Tracer) -> None:
+    def _record_span(self, record: RecordSpan) -> None:
         now_s, now_ns = perf_counter(), time_ns()  # together: the start of a span is the difference
         stream = bool(self.span)
         waited_s = now_s - self.waits_since_s if self._watch is not None and self._ended else 0.0
-        self.span = tracer.record(
+        self.span = record(
             Span(
                 self.method,
                 self.pattern,

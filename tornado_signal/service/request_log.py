@@ -1,17 +1,15 @@
-"""Request ids, request metrics and the access log."""
+"""Request ids, request metrics, the access log, and requests as spans of a trace (docs/monitoring.md#traces)."""
 
 import logging
 import os
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 from ..limits import forwarded
 from ..limits.recent import OTHERS, RecentCounts
 from ..metrics import RequestMetrics
-from ..settings.live import LiveSettings
-from ..settings.settings import Settings
-from .tracer import Tracer
+from ..settings.settings import LiveSettings, Settings
 
 log = logging.getLogger("tornado_signal.requests")
 
@@ -19,23 +17,38 @@ _PRINTABLE: Final = re.compile("[!-~]{1,128}")
 _TRACEPARENT: Final = re.compile("(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-class RequestLog:
-    """Metrics and access log of the requests of a process."""
+class Span(NamedTuple):
+    """A request that has ended, or a stream after its request."""
 
-    def __init__(self, live: LiveSettings, tracer: Tracer | None = None) -> None:
+    method: str  # the method in logs and metrics
+    pattern: str  # the name of the path in logs and metrics
+    rpc_method: str  # the JSON-RPC method, or empty for another request
+    status: int  # the HTTP status, or 0 if there was no response
+    refusal_reason: str  # the reason of a refusal, or empty
+    ended_ns: int  # its end by the wall clock, in Unix nanoseconds
+    seconds: float  # the time from its arrival until then
+    waited_s: float  # the part of that time from the begin of its wait. 0 if it has not waited
+    parent: str  # the parent as a valid `traceparent`, or empty
+    stream: bool  # whether it is a stream, whose parent is the span of its request
+
+
+RecordSpan = Callable[[Span], str]
+"""Records a span, without waiting for a network, and returns its own `traceparent`. It never raises."""
+
+
+class RequestLog:
+    """Metrics, access log and spans of the requests of a process."""
+
+    def __init__(self, live: LiveSettings, record_span: RecordSpan | None = None) -> None:
         self._live = live
         self.metrics = RequestMetrics()
         others = (0, OTHERS)
         self.recent_refusals = RecentCounts[tuple[int, str]](lambda refusal: others, others)  # by status and reason
-        self.tracer = tracer  # receives the requests as spans, or None without `--otlp-endpoint`
+        self.record_span = record_span  # None without `--otlp-endpoint`
 
     @property
     def settings(self) -> Settings:
         return self._live.current
-
-    @property
-    def enabled(self) -> bool:
-        return bool(self.settings.access_log)
 
     def request_id(self, headers: Mapping[str, str], remote_ip: str) -> str:
         """Return the id of a request: that of a trusted proxy, or a new one."""
@@ -48,7 +61,7 @@ class RequestLog:
 
     def traceparent(self, headers: Mapping[str, str]) -> str:
         """Return the `traceparent` (W3C Trace Context) of a request. Empty if it is invalid or not used."""
-        if self.tracer is None and not self._live.current.access_log:
+        if self.record_span is None and not self._live.current.access_log:
             return ""
         found = headers.get("Traceparent", "")
         return found if _TRACEPARENT.fullmatch(found) else ""
@@ -79,7 +92,7 @@ class RequestLog:
         """Count a request that the transport refuses before a handler. Return its id."""
         name = new_request_id()
         self.count_refusal(status, "transport")
-        if self.enabled:
+        if self.settings.access_log:
             log.info("request", extra={"fields": {"status": status, "id": name, "reason": "transport"}})
         return name
 

@@ -23,7 +23,6 @@ EVENT_STREAM: Final = "text/event-stream"
 
 
 def ref(name: str, kind: str = "schemas") -> Schema:
-    """Return a reference to a component of the document."""
     return {"$ref": f"#/components/{kind}/{name}"}
 
 
@@ -121,10 +120,7 @@ SCHEMAS: Final[Schema] = {
     "Success": object_of({"success": {"type": "boolean", "const": True}}),
     "Refreshed": object_of({"expiresAt": TIME}),
     "Health": object_of({"status": {"type": "string", "const": "ok"}, "timestamp": TIME}),
-    "IceServer": object_of(
-        {"urls": TEXTS, "username": TEXT, "credential": TEXT},
-        ["urls"],
-    ),
+    "IceServer": object_of({"urls": TEXTS, "username": TEXT, "credential": TEXT}, ["urls"]),
     "IceConfiguration": object_of(
         {"iceServers": list_of(ref("IceServer")), "expiresAt": TIME, "reports": {"type": "boolean", "const": True}},
         ["iceServers", "expiresAt"],

@@ -16,9 +16,8 @@ from ..limits.forwarded import trusted
 from ..limits.per_address import Limits
 from ..limits.recent import OTHERS, RecentCounts
 from ..metrics import Family
-from ..settings.live import LiveSettings
 from ..settings.origins import AllowedOrigins
-from ..settings.settings import Settings
+from ..settings.settings import LiveSettings, Settings
 from ..stores import Store
 from ..system.clock import Clock
 from ..system.hourly import HourlyWarnings
@@ -31,7 +30,6 @@ from .request_log import RequestLog
 
 log = logging.getLogger(__name__)
 
-ORIGIN_WARNING_S: Final = 3600.0  # between two equal warnings
 MAX_SERVED: Final = 1000  # requests that are counted together
 MAX_REFUSED_ORIGINS: Final = 50  # refused origins logged per hour, without those that are similar to an allowed one
 
@@ -105,8 +103,7 @@ class Service:
     observer: ConnectionObserver | None = None  # the observer of WebSockets, or None
     proxy_reported: bool = False  # whether a proxy whose clients have no limits has been logged
     null_origin_reported: bool = False  # whether a client with the origin `null` has been logged
-    # When the next warning about a proxy may be logged (in the event loop's time), by what it changes.
-    origin_warnings: dict[str, float] = field(default_factory=dict)
+    origin_warnings: HourlyWarnings = field(default_factory=HourlyWarnings)  # about proxies, by what they change
     client_warnings: HourlyWarnings = field(default_factory=HourlyWarnings)
     refused_origin_warnings: HourlyWarnings = field(default_factory=lambda: HourlyWarnings(MAX_REFUSED_ORIGINS))
     similar_origin_warnings: HourlyWarnings = field(default_factory=HourlyWarnings)
@@ -166,9 +163,7 @@ class Service:
             remedy += " Apache: ProxyPreserveHost On)"
         else:
             cause, remedy = "scheme", "let it set X-Forwarded-Proto, and name it in --trusted-proxies"
-        now_s = self._loop.time()
-        if now_s >= self.origin_warnings.get(cause, 0.0):  # clients can cause it at will
-            self.origin_warnings[cause] = now_s + ORIGIN_WARNING_S
+        if self.origin_warnings.due(cause, self._loop.time()):
             log.warning("a proxy changes the %s of requests for pages of this host; %s", cause, remedy)
 
     def count_served(self) -> None:

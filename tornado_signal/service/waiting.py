@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from ..errors import InvalidParameter, SessionNotFound, StalePosition, Unavailable
 from ..session import OFFERER, ListingState, Position, Reason, Removed, SessionPosition, SessionUpdate, Side
@@ -95,25 +95,8 @@ async def wait_for_change(
         return await read_or_wait(context, watch, wait_s, read)
 
 
-class Feed(Protocol):
-    """The events of one subscription: of `topic`, or of a session if that is empty."""
-
-    watch: Watch
-    finished: bool
-    topic: str
-
-    async def start(self) -> None:
-        """To be called first: raises what the subscription is refused for."""
-
-    async def next(self, until_s: float) -> bytes | None:
-        """Wait for events until a time of the loop's clock.
-
-        Return encoded events, `b""` on timeout, or None once the subscription has ended.
-        """
-
-
 class TopicFeed:
-    """The events `session` and `gone` of a topic, starting with the current listing.
+    """The events `session` and `gone` of a topic, starting with the current listing. `SessionFeed` is used likewise.
 
     A reader whose cursor cannot be continued gets `reset` before the listing. All do when the store is lost.
     """
@@ -135,9 +118,13 @@ class TopicFeed:
         self.watch = self._store.watch_topic(context.origin, topic)
 
     async def start(self) -> None:
-        """Do nothing: a subscription to a topic cannot fail."""
+        """To be called first: raises what the subscription is refused for, nothing for a topic."""
 
     async def next(self, until_s: float) -> bytes | None:
+        """Wait for events until a time of the loop's clock.
+
+        Return encoded events, `b""` on timeout, or None once the subscription has ended.
+        """
         if self._position is None:
             await self.watch.opened()
             self._position, known = await self._store.begin_topic(self._context.origin, self.topic, self._since)
@@ -220,7 +207,6 @@ class SessionFeed:
         self.watch = self._store.watch_session(context.origin, self._code)
 
     async def start(self) -> None:
-        """Do the first read."""
         await self.watch.opened()
         if (checking := self._context.require_session(self._code)) is not None:
             await checking
@@ -284,3 +270,6 @@ class SessionFeed:
     def _event(self, name: str, fields: dict[str, object], position: tuple[int, int] | None) -> bytes:
         cursor = format_cursor(self._store, self._scope, position or (0, 0))
         return self._encode(name, wire.encode(fields), cursor)
+
+
+Feed = TopicFeed | SessionFeed

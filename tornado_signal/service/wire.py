@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 import orjson
@@ -99,19 +99,8 @@ def poll_result(side: Side, update: SessionUpdate) -> dict[str, Any]:
     return {"offer": update.description, "offerCandidates": candidates}
 
 
-def ice_servers(
-    stun: Sequence[str],
-    turn: tuple[Sequence[str], str, str] | None,
-    others: Iterable[Any],
-    expires_ms: int,
-    reports: bool,
-) -> dict[str, Any]:
-    """Return the response of GET /ice-servers. `turn` is URLs, user name and password. `others` follow these."""
-    servers: list[dict[str, Any]] = [{"urls": stun}] if stun else []
-    if turn is not None:
-        servers.append(dict(zip(("urls", "username", "credential"), turn, strict=True)))
-    configuration = {"iceServers": [*servers, *others], "expiresAt": expires_ms}
-    return {**configuration, "reports": True} if reports else configuration
+def ice_servers(servers: Sequence[Any], expires_ms: int, reports: bool) -> dict[str, Any]:
+    return {"iceServers": servers, "expiresAt": expires_ms} | ({"reports": True} if reports else {})
 
 
 def gone(code: bytes, reason: Reason) -> dict[str, Any]:

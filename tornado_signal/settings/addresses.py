@@ -10,18 +10,8 @@ MAPPED: Final = ipaddress.IPv6Network("::ffff:0:0/96")
 # Addresses behind translators: NAT64 (RFC 6052) and 6to4 (RFC 3056). One client has as many as it wants.
 TRANSLATED: Final = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("2002::/16"))
 # Their IPv4 addresses have privileges, and no translator may use them.
-LOCAL: Final = tuple(
-    ipaddress.IPv4Network((address, prefix))
-    for address, prefix in (
-        ("0.0.0.0", 8),
-        ("10.0.0.0", 8),
-        ("100.64.0.0", 10),
-        ("127.0.0.0", 8),
-        ("169.254.0.0", 16),
-        ("172.16.0.0", 12),
-        ("192.168.0.0", 16),
-    )
-)
+_LOCAL: Final = "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.168.0.0/16"
+LOCAL: Final = tuple(map(ipaddress.IPv4Network, _LOCAL.split()))
 FIRST: Final = {int(prefix.network_address) >> 112 for prefix in TRANSLATED}
 
 

@@ -399,6 +399,14 @@ FIXED_PRESENCE = ("auth_keys", "tls_certificate", "tls_key")
 """Settings that a running server can change, but neither set nor remove: connections began with or without them."""
 
 
+@dataclass(slots=True)
+class LiveSettings:
+    """The only owner of the settings in force. All other parts read them here when they need them."""
+
+    current: Settings  # a reload or an action of the operator replaces them
+    reload_error: str = ""  # why the last reload failed, or empty
+
+
 def merge(running: Settings, read: Settings) -> tuple[Settings, list[str], list[str]]:
     """Merge the reloadable settings of `read` into those of a running server.
 

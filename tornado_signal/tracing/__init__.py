@@ -1,11 +1,15 @@
 """Requests as spans of OpenTelemetry, sent to a collector (docs/monitoring.md#traces)."""
 
+from typing import TYPE_CHECKING, Optional
+
 from ..errors import OperatorError
-from ..service.tracer import Tracer
 from ..settings.settings import Settings
 
+if TYPE_CHECKING:  # opentelemetry can be missing
+    from .spans import SpanTracer
 
-def open_tracing(settings: Settings, worker: int = 0) -> Tracer | None:
+
+def open_tracing(settings: Settings, worker: int = 0) -> Optional["SpanTracer"]:
     """Start to export spans. Return None if no collector is configured: then nothing is imported.
 
     The number of the worker is 0 for the only process.

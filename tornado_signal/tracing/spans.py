@@ -30,7 +30,7 @@ from opentelemetry.trace import (
 )
 
 from .. import COMMIT, __version__
-from ..service.tracer import Span
+from ..service.request_log import Span
 
 log = logging.getLogger(__name__)
 

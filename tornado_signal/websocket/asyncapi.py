@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ..service import schemas
-from ..service.documents import describe_bodies
 from ..service.operations import SUBSCRIPTIONS, Operation
-from ..service.parameters import CODE, SECRET, Parameter
+from ..service.parameters import CODE, SECRET, Parameter, describe_bodies
 from ..service.schemas import SINCE, TEXT, Schema, object_of, ref
 from ..service.wire import JSON
 from .connection import MAX_SUBSCRIPTIONS
@@ -52,7 +51,6 @@ EVENTS: Final[dict[str, Schema]] = {
 
 
 def make_asyncapi(operations: Iterable[Operation]) -> Schema:
-    """Return the document."""
     by_name = {operation.name: operation for operation in operations}
     messages: Schema = {}
     described: Schema = {}
@@ -132,7 +130,6 @@ def make_asyncapi(operations: Iterable[Operation]) -> Schema:
 
 
 def event() -> Schema:
-    """Return the description of the notification of an event."""
     common: dict[str, Any] = {"subscription": NUMBER, "cursor": {**TEXT, "description": "Goes into `since`."}}
     kinds = [object_of({"type": {"const": name}, "data": data, **common}) for name, data in EVENTS.items()]
     params = {"oneOf": [*kinds, object_of(common)]}

@@ -15,8 +15,8 @@ from ..service.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, chec
 from ..service.parameters import CODE, SECRET, check_optional_string
 from ..service.refusals import CLOSED_BY_OPERATOR, close_reason
 from ..service.request_context import RequestContext
+from ..service.request_log import RecordSpan
 from ..service.statuses import OK, STATUS
-from ..service.tracer import Tracer
 from ..service.waiting import Feed
 from ..transport.frames import CloseCode
 from ..transport.websocket import WebSocket
@@ -65,7 +65,7 @@ class RpcRequestContext(MessageContext):
     `written` is done at the end of a change, for the next one of the same `session`.
     """
 
-    __slots__ = ("_rpc_method", "id", "on_sent", "receipt", "session", "subscription", "written")
+    __slots__ = ("id", "on_sent", "receipt", "rpc_method", "session", "subscription", "written")
 
     connection: "RpcConnection"
 
@@ -73,17 +73,13 @@ class RpcRequestContext(MessageContext):
         self, connection: "RpcConnection", pattern: str, receipt: Receipt, rpc_method: str = "", id_: bytes = b""
     ) -> None:
         MessageContext.__init__(self, connection, pattern)
-        self._rpc_method = rpc_method
+        self.rpc_method = rpc_method
         self.receipt = receipt
         self.id = id_
         self.session = ""
         self.written: asyncio.Future[None] | None = None
         self.subscription = 0
         self.on_sent: Callable[[], object] | None = None  # called after its response has been sent or queued
-
-    @property
-    def rpc_method(self) -> str:
-        return self._rpc_method
 
     def disconnect(self) -> bool:
         socket = self.connection.socket
@@ -117,9 +113,9 @@ class RpcRequestContext(MessageContext):
             self.written = None
         MessageContext.ended(self)
 
-    def _record_span(self, tracer: Tracer) -> None:
-        if self._rpc_method or self.span:  # a subscription that has not begun is part of its request
-            super()._record_span(tracer)
+    def _record_span(self, record: RecordSpan) -> None:
+        if self.rpc_method or self.span:  # a subscription that has not begun is part of its request
+            super()._record_span(record)
 
 
 class RpcConnection(ClientConnection):
@@ -243,7 +239,7 @@ class RpcConnection(ClientConnection):
         method = self._methods.get(name)
         if method is None:
             self.charge_frame(size)
-            return RpcResponse(rpc.method_not_found(id_) if id_ else b"")
+            return RpcResponse(rpc.own_error(rpc.METHOD_NOT_FOUND, id_) if id_ else b"")
         context = RpcRequestContext(self, method.pattern, receipt, name, id_)
         if id_ and "wait" in params:
             self.cancellable[id_] = context
@@ -551,7 +547,6 @@ class RpcResponse:
 
 
 def failure(id_: bytes, error: BaseException) -> tuple[int, bytes]:
-    """Return the status and the response of an exception."""
     status = STATUS.get(type(error), 500)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return status, rpc.error(id_, status, "Internal server error")

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import logging
 import random
@@ -74,7 +73,6 @@ class Presence:
         self._store.on_lost = self._check_all
 
     def _make_lease(self) -> bytes:
-        """Return a lease for one more connection."""
         number = next(self._numbers) % 2**32
         return self._store.process_id + number.to_bytes(LEASE_BYTES - len(self._store.process_id), "big")
 
@@ -176,10 +174,7 @@ class Presence:
         hold.due = self._timers.add(hold, self._loop.time() + seconds)
 
     def _submit(self, hold: Hold) -> None:
-        self._service.resuming.submit(hold.counts, functools.partial(self._begin, hold))
-
-    def _begin(self, hold: Hold) -> None:
-        self._service.start(self._process(hold))
+        self._service.resuming.submit(hold.counts, lambda: self._service.start(self._process(hold)))
 
     async def _process(self, hold: Hold) -> None:
         if not self._is_kept(hold):

@@ -36,11 +36,11 @@ def parse(message: bytes) -> tuple[list[RpcRequest | bytes], bool]:
     try:
         parsed = wire.parse(message)
     except ValueError:
-        return [_error(PARSE_ERROR)], False
+        return [own_error(PARSE_ERROR)], False
     if type(parsed) is not list:
         return [_request(parsed)], False
     if not 1 <= len(parsed) <= MAX_BATCH:
-        return [_error(INVALID_REQUEST)], False
+        return [own_error(INVALID_REQUEST)], False
     return [_request(request) for request in parsed], True
 
 
@@ -55,13 +55,13 @@ def decode(message: bytes) -> Any:
 def _request(request: Any) -> RpcRequest | bytes:
     """Return a request, or the response to what is not a valid one, which is empty for a notification."""
     if type(request) is not dict or request.get("jsonrpc") != "2.0" or type(request.get("method")) is not str:
-        return _error(INVALID_REQUEST)
+        return own_error(INVALID_REQUEST)
     id_ = encode_id(request["id"]) if "id" in request else b""
     if id_ is None:
-        return _error(INVALID_REQUEST)
+        return own_error(INVALID_REQUEST)
     params = request.get("params", {})
     if type(params) is not dict:
-        return _error(INVALID_PARAMS, id_) if id_ else b""
+        return own_error(INVALID_PARAMS, id_) if id_ else b""
     return id_, request["method"], params
 
 
@@ -76,16 +76,12 @@ def encode_id(value: Any) -> bytes | None:
     return id_ if len(id_) <= MAX_ID_BYTES else None
 
 
-def _error(code: int, id_: bytes = b"null") -> bytes:
+def own_error(code: int, id_: bytes = b"null") -> bytes:
+    """Return the response to a request for an error of JSON-RPC itself."""
     return error(id_, code, _MESSAGES[code])
 
 
-def method_not_found(id_: bytes) -> bytes:
-    return _error(METHOD_NOT_FOUND, id_)
-
-
 def error(id_: bytes, code: int, message: str, data: dict[str, Any] | None = None) -> bytes:
-    """Return the response to a failed request."""
     fields = {"code": code, "message": message} | ({"data": data} if data else {})
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (id_, wire.encode(fields))
 
