@@ -91,6 +91,17 @@ test("candidates that cannot be sent are sent again", async () => {
   await assertPaired(page(), page());
 });
 
+test("a page that begins again does not answer its first offer", { timeout: 5000 }, async () => {
+  const steps = [];
+  const first = page({ onstep: (name) => steps.push(name) });
+  await published();
+  const [{ code }] = server.listed(TOPIC);
+  fail("listing", unreachable("https://server"));
+  while ([code, undefined].includes(server.listed(TOPIC)[0]?.code)) await new Promise(setImmediate);
+  assert.deepEqual([server.listed(TOPIC).length, steps.includes("trying")], [1, false]);
+  await assertPaired(first, page());
+});
+
 test("a page that stops withdraws its offer", async () => {
   const stop = new AbortController();
   const stopped = page({ signal: stop.signal });
@@ -190,6 +201,16 @@ test("an answer that cannot be used is withdrawn", { timeout: 5000 }, async () =
   published.close();
 });
 
+test("a publisher withdraws a session whose answer makes no connection", { timeout: 5000 }, async () => {
+  const published = publish("lobby", PAGE);
+  while (!server.listed("lobby").length) await new Promise(setImmediate);
+  const [[code]] = server.sessions;
+  server.answer(code, JSON.stringify({ type: "answer", sdp: "of nobody" }));
+  const { error } = await next(published, "error");
+  assert.deepEqual([error.code, server.sessions.has(code)], ["connect-timeout", false]);
+  published.close();
+});
+
 test("a message of a peer that closes at once arrives", { timeout: 5000 }, async () => {
   class Recorded extends LinkedConnection {
     createDataChannel(label, ...parameters) {
@@ -198,21 +219,23 @@ test("a message of a peer that closes at once arrives", { timeout: 5000 }, async
       return channel;
     }
   }
-  const onstep = (name, _, { data: { twin } }) => {
-    if (name !== "open") return;
-    queueMicrotask(() => {
-      twin.send("the last words");
-      twin.close();
-    });
-  };
-  const published = publish("lobby", { ...PAGE, RTCPeerConnection: Recorded, onstep });
-  while (!server.listed("lobby").length) await new Promise(setImmediate);
-  listedHere.clear(); // as on another page
-  call("lobby").catch(() => {});
-  const { connection } = await next(published, "connection");
-  const [{ data }] = await Promise.all([next(connection, "message"), connection.closed]);
-  assert.equal(data, "the last words");
-  published.close();
+  for (const step of ["connected", "open"]) {
+    const onstep = (name, _, { data }) => {
+      if (name !== step) return;
+      queueMicrotask(() => {
+        data.twin.send("the last words");
+        data.twin.close();
+      });
+    };
+    const published = publish("lobby", { ...PAGE, RTCPeerConnection: Recorded, onstep });
+    while (!server.listed("lobby").length) await new Promise(setImmediate);
+    listedHere.clear(); // as on another page
+    call("lobby").catch(() => {});
+    const { connection } = await next(published, "connection");
+    const [{ data }] = await Promise.all([next(connection, "message"), connection.closed]);
+    assert.equal(data, "the last words");
+    published.close();
+  }
 });
 
 test("channels that a page opens before are not taken for the connection's", { timeout: 5000 }, async () => {

@@ -14,7 +14,6 @@ const MAX_ATTEMPTS = 50; // that a room begins at once, and others begin: a page
 const MAX_TRIES = 8; // with a member that replace each other at once
 const MAX_UNREAD = 2 ** 24; // bytes of the messages that an iteration has not read
 
-/** The attempts and connections of a room. */
 export class Attempts {
   #roster;
   // The peers that have not joined: first those that the other side leads, then those that this side leads.

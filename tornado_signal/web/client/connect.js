@@ -5,11 +5,11 @@ import { dispatch, report, SignalError, taken, temporary } from "./errors.js";
 import { ownInfo, topicOf } from "./identity.js";
 import { MAX_PEERS, OFFER_OPTIONS, Servers } from "./servers.js";
 import { CHOSEN, createOffer, listedHere, SessionLink, waitForAnswer } from "./session.js";
-import { Deadline, deferred, makePace, now, onAbort, PAUSE_MS, retry, STAGGER_MS, sleep, WAIT_S } from "./timing.js";
+import { Deadline, deferred, makePace, now, PAUSE_MS, retry, STAGGER_MS, sleep, WAIT_S } from "./timing.js";
 
 /** @import { Connection } from "./session.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { JoinOptions, LinkOptions, PeerOptions, Results, Session } from "./types.d.ts" */
+/** @import { JoinOptions, LinkOptions, PeerOptions, Session } from "./types.d.ts" */
 
 const AGAIN_MS = 2000; // in which a peer that was taken publishes its next offer
 const JOIN_OPTIONS = { onstep: "function", choose: "function", wait: "boolean" };
@@ -17,17 +17,9 @@ const PAIR = "pair~"; // the prefix of the topic of a pair on the server
 
 /** @param {EventTarget} publication @param {string} topic @param {LinkOptions} options @param {Servers} servers */
 export async function offerAll(publication, topic, options, servers) {
-  const { signal } = servers;
-  /** @type {SessionLink | undefined} */ let listed; // the link that waits for its answer
-  const withdraw = () => listed?.leave();
-  onAbort(signal, withdraw);
-  globalThis.addEventListener?.("pagehide", withdraw, { signal });
   for (;;) {
     const link = await servers.first((client) => createOffer(client, topic, options, servers));
-    listed = link;
-    const isAnswered = await waitForAnswer(link, servers);
-    listed = undefined;
-    if (isAnswered) {
+    if (await waitForAnswer(link, servers)) {
       link.connect();
       link.opened.then(
         (connection) => dispatch(publication, "connection", { connection }),
@@ -73,7 +65,7 @@ export async function join(topic, options = {}) {
  * whether another peer was faster with one of them.
  * @param {Session[]} sessions @param {SignalClient} client @param {LinkOptions} options @param {Servers} servers
  */
-export async function connectToFirst(sessions, client, options, servers) {
+async function connectToFirst(sessions, client, options, servers) {
   const { signal } = servers;
   const { onstep = () => {} } = options;
   const iceServers = await servers.iceServers(client);
@@ -124,20 +116,15 @@ async function accept(link, { code, info, offer, offerCandidates }, answererInfo
   await retry(() => link.client.answer(code, answer, link.own), link.opening, tries);
   link.step("accepted");
   link.begin(code);
-  try {
-    // Not earlier: if two peers send to one offer, neither can connect for a long time.
-    await link.peerConnection.setLocalDescription(description);
-    link.add(offerCandidates);
-    link.connect();
-    return await link.opened;
-  } catch (error) {
-    link.leave();
-    throw error;
-  }
+  // Not earlier: if two peers send to one offer, neither can connect for a long time.
+  await link.peerConnection.setLocalDescription(description);
+  link.add(offerCandidates);
+  link.connect();
+  return link.opened;
 }
 
 /** Return a list in random order, so that simultaneous peers try different ones. @template T @param {T[]} list */
-export const shuffled = (list) =>
+const shuffled = (list) =>
   list
     .map((each) => /** @type {const} */ ([Math.random(), each]))
     .sort(([a], [b]) => a - b)
@@ -170,19 +157,14 @@ async function matchPair(client, topic, options, servers) {
   /** @type {Set<string>} */ const triedCodes = new Set();
   /** @type {SessionLink | undefined} */ let link; // of the offer that is listed
   let answered = Promise.resolve(false); // whether the offer is, when it no longer waits
-  let settled = false; // whether `answered` is
   /** @type {string | undefined} */ let cursor;
   let others = 0; // listed sessions
-  let deadline = new Deadline(signal); // of the current request
 
-  /** Withdraw the offer, if there is one. */
   function withdraw() {
     if (!link) return;
-    link.leave();
     link.fail(new Error("Withdrawn"));
     triedCodes.add(link.code);
     link = undefined;
-    settled = false;
   }
 
   /** Answer the own offer, so that no other peer can. Returns false if another peer already has. */
@@ -200,8 +182,8 @@ async function matchPair(client, topic, options, servers) {
   async function useAnswer() {
     const current = link;
     if (!current) return;
-    if (await answered) current.connect();
-    else withdraw();
+    if (!(await answered)) return withdraw();
+    current.connect();
     try {
       return await current.opened;
     } catch (error) {
@@ -212,40 +194,29 @@ async function matchPair(client, topic, options, servers) {
   }
 
   async function publish() {
-    const current = await createOffer(client, topic, options, servers);
-    link = current;
-    answered = waitForAnswer(current, servers);
-    const settle = () => {
-      if (current !== link) return; // the offer was withdrawn
-      settled = true;
-      deadline.end();
-    };
-    answered.then(settle, settle);
+    link = await createOffer(client, topic, options, servers);
+    answered = waitForAnswer(link, servers);
+    answered.catch(() => {}); // `round` fails with it, unless the offer is withdrawn
   }
 
   /** React to the next listing or answer. Returns a connection if it opens one. @param {AbortSignal} stay */
   async function round(stay) {
-    if (settled) return useAnswer();
-    deadline = new Deadline(stay);
+    const deadline = new Deadline(stay);
     const wait = others ? 1 + Math.round(2 * Math.random()) : WAIT_S;
     const query = { ...(link && { wait, since: cursor }), limit: MAX_PEERS, signal: deadline.signal };
-    /** @type {Results["sessions"] | void} */ const listing = await client
-      .sessions(topic, query)
-      .catch((error) => {
-        if (!settled) throw error;
-      })
-      .finally(() => deadline.end());
-    if (!listing) return useAnswer();
+    const sessions = client.sessions(topic, query);
+    const listing = await Promise.race(link ? [answered, sessions] : [sessions]).finally(() => deadline.end());
+    if (typeof listing === "boolean") return useAnswer();
     const stuck = link && listing.cursor === cursor;
-    const sessions = listing.sessions.filter(({ code }) => !triedCodes.has(code)).reverse(); // the oldest first
-    const place = link ? sessions.findIndex(({ code }) => code === link?.code) : sessions.length;
+    const listed = listing.sessions.filter(({ code }) => !triedCodes.has(code)).reverse(); // the oldest first
+    const place = link ? listed.findIndex(({ code }) => code === link?.code) : listed.length;
     cursor = listing.cursor;
-    const peers = sessions.filter(({ code }) => code !== link?.code);
+    const peers = listed.filter(({ code }) => code !== link?.code);
     others = peers.length;
     if (others && (place % 2 === 1 || stuck)) {
       if (link && !(await claim(link))) return useAnswer();
       withdraw();
-      const next = sessions[place - 1];
+      const next = listed[place - 1];
       const sorted = shuffled(peers).sort((a, b) => Number(b === next) - Number(a === next));
       const { connection } = await connectToFirst(sorted, client, options, servers);
       if (!connection) for (const { code } of sorted) triedCodes.add(code);
@@ -255,7 +226,6 @@ async function matchPair(client, topic, options, servers) {
     else await (cursor ? pace(signal) : sleep(PAUSE_MS, signal));
   }
 
-  const unfollow = onAbort(signal, withdraw);
   const stay = new Deadline(signal);
   const move = () => stay.end(temporary(new SignalError("server-busy", "A preferred server works")));
   servers.preferred(client, stay.signal).then(move, () => {});
@@ -264,11 +234,8 @@ async function matchPair(client, topic, options, servers) {
       const connection = await round(stay.signal);
       if (connection) return connection;
     }
-  } catch (error) {
-    withdraw();
-    throw error;
   } finally {
     stay.end();
-    unfollow();
+    withdraw();
   }
 }

@@ -77,7 +77,6 @@ export function send(data, choose, code) {
   }
 }
 
-/** The messages of one connection, in both directions. */
 export class Messages {
   #connection;
   /** @type {RTCDataChannel & { send(message: unknown): void }} */ #channel; // the DOM declares no union of what it sends

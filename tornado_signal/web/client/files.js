@@ -107,7 +107,6 @@ export async function transmit(channel, blob, ready, report = (/** @type {number
 
 /** @typedef {(target: EventTarget, fields: object) => void} Offer dispatches the event of a file */
 
-/** The files of one connection, in both directions. */
 export class Files {
   sending = 0; // files that are being sent
 

@@ -18,7 +18,6 @@ const READS = ["version", "health", "topics", "sessions", "nearby", "iceServers"
 /** @type {Partial<Record<keyof Results, string>>} */
 const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they differ from the method's name
 
-/** The calls and subscriptions of a client over HTTP. */
 export class Http {
   #client;
   #headers;

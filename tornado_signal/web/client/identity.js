@@ -149,13 +149,13 @@ export function power(base, exponent, modulus) {
 }
 
 /** Return the even y of the point with this x. @param {bigint} x */
-export function yOf(x) {
+function yOf(x) {
   const y = power((x ** 3n - 3n * x + B) % P, (P + 1n) / 4n, P);
   return y & 1n ? P - y : y;
 }
 
 /** Return a private key whose public key has an even y, and the x of the public key. @param {bigint} number */
-export function keyPair(number) {
+function keyPair(number) {
   const privateKey = (number % (ORDER - 1n)) + 1n;
   const baseY = yOf(BASE_X);
   // Jacobian coordinates, because a division takes as long as hundreds of multiplications.

@@ -158,7 +158,6 @@ export class Mailboxes {
     client.leave(code, "offerer", { secret: this.#secret });
   }
 
-  /** Withdraw all beacons. */
   end() {
     for (const each of this.#all) this.#withdraw(each);
   }

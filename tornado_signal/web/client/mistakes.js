@@ -27,7 +27,6 @@ export function originChanged(seen) {
   );
 }
 
-/** Make the error for a request without the header Origin. */
 export const originMissing = () =>
   globalThis.location
     ? originChanged("(none)")

@@ -101,7 +101,6 @@ export class Negotiation {
     return this.#way.direct && this.#channel.readyState === "open";
   }
 
-  /** Whether a description can be sent now. */
   get #describes() {
     return this.#described && (this.#direct || !this.#way.candidatesOnly);
   }

@@ -52,7 +52,6 @@ class Peer extends EventTarget {
   }
 }
 
-/** One connection to another member of a room, from the attempt to its end. */
 export class Contact extends Link {
   #attempts;
   #interrupted = false;

@@ -42,7 +42,6 @@ class Publication extends EventTarget {
       });
   }
 
-  /** Withdraw the offer. Connections that are open stay. */
   close() {
     this.#stop.end();
   }

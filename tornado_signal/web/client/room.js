@@ -11,7 +11,7 @@ import { backOff, Deadline, deferred, later, now, onAbort, sleep, watch } from "
 /** @import { Places } from "./places.js" */
 /** @import { Cipher } from "./secret.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { Beacon, IceServers, Member, Records, TellRoom } from "./types.d.ts" */
+/** @import { Beacon, EventFields, IceServers, Member, Records, RoomEvents } from "./types.d.ts" */
 
 const MAX_CHECKS = 8; // signatures that are checked at once
 const MAX_NAMESAKES = 10; // that are asked for a sign of life
@@ -59,7 +59,6 @@ class Room extends EventTarget {
     for (const peer of this.#member.peers) peer.media((media) => media.remove(stream));
   }
 
-  /** How many texts in a room with a password could not be decrypted. */
   get ignored() {
     return this.#member.mail.cipher?.ignored ?? 0;
   }
@@ -159,7 +158,6 @@ export class Membership {
     else this.#run(servers);
   }
 
-  /** All attempts and connections. */
   get peers() {
     return this.attempts?.all ?? [];
   }
@@ -393,10 +391,10 @@ export class Membership {
   /** @param {Member} member @param {Beacon} beacon */
   #use(member, beacon) {
     const { code, info, me } = beacon;
-    this.#begin(this.roster.add(member, me));
+    this.attempts?.begin(this.roster.add(member, me));
     const entry = beacon.since || beacon.createdAt;
     Object.assign(member, { code, info, beacon, entry, resting: false });
-    if (!member.peer) return this.#begin(member);
+    if (!member.peer) return this.attempts?.begin(member);
     member.peer.peer.info = info;
     member.peer.negotiation.post();
   }
@@ -444,7 +442,7 @@ export class Membership {
   }
 
   #beginAll() {
-    for (const member of [...this.roster.members.values()]) this.#begin(member);
+    for (const member of [...this.roster.members.values()]) this.attempts?.begin(member);
   }
 
   /** Whether an attempt may begin: both have places, and no other member used the name first. @param {Member} member */
@@ -455,13 +453,8 @@ export class Membership {
 
   /** @param {Member} member */
   remove(member) {
-    this.#begin(this.roster.remove(member));
+    this.attempts?.begin(this.roster.remove(member));
     this.#assignPlaces();
-  }
-
-  /** @param {Member} [member] */
-  #begin(member) {
-    this.attempts?.begin(member);
   }
 
   /** Take valid mail to one of this page's beacons. Returns whether it counts. @param {Records["mail"]} mail */
@@ -481,9 +474,10 @@ export class Membership {
     if (!this.#closed) report(this.target, /** @type {Error} */ (error));
   }
 
-  /** @type {TellRoom} */ tell = (name, fields) => {
+  /** @template {keyof RoomEvents} Name @param {Name} name @param {EventFields<RoomEvents[Name]>} [fields] */
+  tell(name, fields) {
     if (!this.#closed) dispatch(this.target, name, fields);
-  };
+  }
 }
 
 /** @param {string} topic @param {RoomOptions} options */

@@ -38,7 +38,6 @@ function whenOpened(connection, label, use) {
   connection.addEventListener("datachannel", take, { signal: stop.signal });
 }
 
-/** One side of one session, from its description to the open channel. */
 export class SessionLink extends Link {
   /** @type {Set<string>} */ #received = new Set(); // candidates
   #polled = false;
@@ -103,7 +102,10 @@ export class SessionLink extends Link {
         this.negotiation.post();
         const opened = (this.connection = new Connection(this, channel));
         this.#opened.resolve(opened);
-        release(() => this.#listening.resolve(opened));
+        release(() => {
+          this.#listening.resolve(opened);
+          if (channel.readyState === "closed") opened.end(); // before this side could listen
+        });
       };
       if (channel.readyState === "open") open();
       else channel.addEventListener("open", open, { once: true });
@@ -125,15 +127,15 @@ export class SessionLink extends Link {
     if (["failed", "closed"].includes(state)) this.connection?.end();
   }
 
-  /** Give up after a time. */
   #wait(ms = this.#endMs - now()) {
     const late = () => this.fail(new SignalError("connect-timeout", "The other peer did not connect in time"));
     if (this.#endMs && !this.opening.aborted) this.limit(ms, late);
   }
 
-  /** @param {unknown} error */
+  /** Close it, and withdraw its session. @param {unknown} error */
   fail(error) {
     if (this.opening.aborted) return;
+    if (this.code) this.leave();
     this.#opened.reject(error);
     this.stop();
     this.#stop.abort(error);
@@ -151,10 +153,10 @@ export class SessionLink extends Link {
   /** Send the candidates found so far: the session now belongs to this side. @param {string} code */
   begin(code) {
     this.code = code;
+    globalThis.addEventListener?.("pagehide", () => this.leave(), { signal: this.opening });
     this.negotiation.post();
   }
 
-  /** Withdraw the session. */
   leave() {
     this.client.leave(this.code, this.side, this.own);
   }
@@ -281,7 +283,6 @@ export class Connection extends EventTarget {
     return sendFile(this.#link.files, file, options, {});
   }
 
-  /** Send what still must be sent, then close; resolves when all is closed. */
   async close() {
     await this.#messages.close();
     this.end();
@@ -314,11 +315,7 @@ export async function createOffer(client, topic, options, servers) {
 /** Keep an offer listed until it is answered (true) or outdated (false). @param {SessionLink} link @param {Servers} servers */
 export async function waitForAnswer(link, servers) {
   try {
-    while (!(await link.news(servers.tries, link.keep))) {
-      if (now() <= link.ice.until) continue;
-      link.leave();
-      return false;
-    }
+    while (!(await link.news(servers.tries, link.keep))) if (now() > link.ice.until) return false;
     return true;
   } catch (error) {
     servers.signal.throwIfAborted();

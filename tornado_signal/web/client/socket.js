@@ -85,7 +85,6 @@ export class Socket {
     }
   }
 
-  /** Open the WebSocket and present the token. */
   async #connect() {
     const socket = await openWebSocket(`${this.#url}/ws`);
     this.#failed = !socket;

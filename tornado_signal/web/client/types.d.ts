@@ -1,6 +1,6 @@
 /* Types that the modules share; no browser loads this file. */
 
-import type { SignalClient as Api, IceServer, PeerOptions, RoomEvents, Side } from "../client.d.ts";
+import type { SignalClient as Api, IceServer, PeerOptions, Side } from "../client.d.ts";
 import type { Contact } from "./peer.js";
 import type { SignalClient } from "./signal-client.js";
 import type { Deadline } from "./timing.js";
@@ -159,8 +159,6 @@ export interface Member {
   waiting?: Member[]; // its list in the queue, and the place in it
   place?: number;
 }
-
-export type TellRoom = <Name extends keyof RoomEvents>(name: Name, fields?: EventFields<RoomEvents[Name]>) => void;
 
 /** The shape of a JSON value: a type's name, a list of one shape, or fields. Fields with `?` are optional. */
 export type Shape = string | Shape[] | { [name: string]: Shape };
