@@ -283,6 +283,51 @@ async def test_late_attempt_that_is_connected_is_not_ended_for_one_with_a_dead_m
         assert isinstance(await asyncio.wait_for(anext(seen), BOUND_S), lazy.Message)
 
 
+async def never(*arguments):
+    await asyncio.Event().wait()
+
+
+def ignore(*arguments):
+    pass
+
+
+def following(on_end):
+    """Return the side of an attempt that answers. Its mail is never sent."""
+    from tornado_signal_client.names import Identity
+    from tornado_signal_client.room_peer import Member
+
+    identity = Identity(ORIGIN, "room~lobby", None, SECRETS[1])
+    return lazy.Peer(Member("!", "", None), "1", [], identity, never, ignore, ignore, on_end)
+
+
+@pytest.mark.needs("aiortc")
+async def test_attempt_ends_if_its_answer_cannot_be_sent(monkeypatch):
+    from aiortc import RTCPeerConnection
+
+    from tornado_signal_client import room_peer
+
+    monkeypatch.setattr(room_peer, "REMOTE_ATTEMPT_S", 0.5)
+    offerer, ended = RTCPeerConnection(), asyncio.Queue()
+    offerer.createDataChannel("data")
+    await offerer.setLocalDescription(await offerer.createOffer())
+    peer = following(lambda peer, failed: ended.put_nowait(failed))
+    peer._deliver({"of": 1, "description": {"type": "offer", "sdp": offerer.localDescription.sdp}})
+    assert await asyncio.wait_for(ended.get(), BOUND_S)
+    await asyncio.gather(offerer.close(), peer._finish())
+
+
+@pytest.mark.needs("aiortc")
+async def test_attempt_that_ends_while_mail_arrives_is_closed():
+    for steps in range(8):
+        peer = following(ignore)
+        await asyncio.sleep(0)
+        peer._deliver({})
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        peer._end()
+        await asyncio.wait_for(peer._closed.wait(), BOUND_S)
+
+
 @pytest.mark.needs("aiortc")
 @pytest.mark.parametrize(
     ("limit", "size"), [(("--max-candidates", 16), 4), (("--max-body-bytes", 16_384, "--max-offer", 16_000), 4080)]

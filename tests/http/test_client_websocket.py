@@ -117,6 +117,20 @@ async def test_websocket_is_tried_again_after_a_502_and_an_outage(service, refus
         assert "WS" in methods(service)
 
 
+async def test_broken_long_poll_of_a_stream_ends_the_pause_of_a_refused_websocket(service, monkeypatch):
+    monkeypatch.setattr(servers, "RETRY_S", 0.01)
+    async with Proxy(service, hang_up) as proxy, SignalClient(proxy.url, ORIGIN, retry_timeout_s=0) as client:
+        topic = client.topic_events("lobby")
+        first_event = asyncio.ensure_future(anext(topic))
+        await until(requests_waiting(service, 1))
+        proxy.refuse = None
+        proxy.cut()
+        await until(lambda: proxy.paths.count("/ws") == 2)
+        await client.offer(*OFFER)
+        await asyncio.wait_for(first_event, BOUND_S)
+        await topic.aclose()
+
+
 async def test_client_uses_http_if_websocket_frames_are_blocked(service, monkeypatch):
     monkeypatch.setattr(rpc, "RESPONSE_S", 0.3)
     async with Proxy(service) as proxy, SignalClient(proxy.url, ORIGIN, retry_timeout_s=0) as client:

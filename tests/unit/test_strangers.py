@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 import math
+import tracemalloc
 from types import SimpleNamespace
 from typing import NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -234,3 +235,23 @@ def test_no_text_of_a_peer_raises_in_its_handler(room):
     for kind, (_, value) in all_handlers.items():
         given(st.just(kind), texts(value))(lambda kind, text: room.runner.run(handle(kind, text)))()
     assert "!" in room._roster.members
+
+
+@pytest.mark.needs("aiortc")
+def test_thousands_of_waiting_members_are_not_copied_for_each_attempt():
+    from tornado_signal_client.room_peer import Member
+    from tornado_signal_client.roster import Roster
+
+    roster, ids = Roster(lambda previous, owner: None), {str(number) for number in range(10_000)}
+    for id in sorted(ids):
+        roster.enqueue(Member(id, "", None))
+    tracemalloc.start()
+    try:
+        assert roster.next()
+        assert tracemalloc.get_traced_memory()[1] < 10_000
+    finally:
+        tracemalloc.stop()
+    while member := roster.next():
+        roster.discard(member)
+        ids.remove(member.id)
+    assert not ids

@@ -246,7 +246,7 @@ class SignalClient(Servers):
             raise
 
     async def _try_to_withdraw(self, code: str, secret: str) -> None:
-        """Withdraw an offer. After an error that is repeated in the background, and the offer expires."""
+        """Withdraw an offer. `withdraw` repeats it in the background after a transient error."""
         with contextlib.suppress(SignalError):
             await self.withdraw(code, "offerer", secret=secret)
 

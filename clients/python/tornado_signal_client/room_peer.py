@@ -278,14 +278,14 @@ class Peer:
         silence_s = PAIR_S * self._times if self._leads else REMOTE_ATTEMPT_S
         while True:
             try:
-                signal = await asyncio.wait_for(self._inbox.get(), None if self._joined else silence_s)
+                async with asyncio.timeout(None if self._joined else silence_s):
+                    signal = await self._inbox.get()
+                    # The contents are untrusted, and aiortc has no common error class for invalid input.
+                    with contextlib.suppress(Exception):
+                        await self._apply(signal)
             except TimeoutError:
-                if self._joined:
-                    continue
-                return self._end(failed=True)
-            # The contents are untrusted, and aiortc has no common error class for invalid input.
-            with contextlib.suppress(Exception):
-                await self._apply(signal)
+                if not self._joined:
+                    return self._end(failed=True)
 
     async def _apply(self, signal: Signal) -> None:
         offer_number, description = signal.get("of") or 0, signal.get("description")

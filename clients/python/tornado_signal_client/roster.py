@@ -18,7 +18,8 @@ class Roster:
         self._on_owner = on_owner
         self._named: dict[str, dict[str, Member]] = {}  # by name and id
         self._owners: dict[str, Member] = {}  # by name
-        self._waiting: list[dict[str, Member]] = [{} for _ in range(MAX_TRIES + 1)]  # by their tries and ids
+        self._waiting: list[list[Member]] = [[] for _ in range(MAX_TRIES + 1)]  # those that wait, by their tries
+        self._places: dict[str, tuple[list[Member], int]] = {}  # of these in the lists, by id
 
     def member(self, id: str, info: str, name: str | None) -> Member:
         """Return the member with an id, or a new one that is not added yet."""
@@ -80,14 +81,20 @@ class Roster:
     def enqueue(self, member: Member) -> None:
         """Have a member wait for an attempt."""
         self.discard(member)
-        self._waiting[min(MAX_TRIES, member.tries)][member.id] = member
+        members = self._waiting[min(MAX_TRIES, member.tries)]
+        self._places[member.id] = members, len(members)
+        members.append(member)
 
     def discard(self, member: Member) -> None:
         """Have a member no longer wait for an attempt."""
-        for members in self._waiting:
-            members.pop(member.id, None)
+        if member.id in self._places:
+            members, place = self._places.pop(member.id)
+            last = members.pop()
+            if last is not member:
+                members[place] = last
+                self._places[last.id] = members, place
 
     def next(self) -> Member | None:
         """Return a random one of the least tried members that wait, or None if no member waits."""
         members = next(filter(None, self._waiting), None)
-        return random.choice([*members.values()]) if members else None
+        return random.choice(members) if members else None

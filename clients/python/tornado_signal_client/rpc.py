@@ -171,7 +171,7 @@ class RpcConnection:
         id_ = self._last_id + 1
         text = _request(method, params, id=id_)
         if len(text) > MAX_BYTES:
-            raise RequestTooLong(self._server, f"{method} is too long", sent=False)
+            raise RequestTooLong(self._server, f"{method} has {len(text)} bytes, more than {MAX_BYTES}", sent=False)
         self._last_id = id_
         response_future: asyncio.Future[Fields | None] = asyncio.get_running_loop().create_future()
         call = self._pending[id_] = _PendingRequest(response_future, len(text), method, params, queue)
@@ -197,7 +197,7 @@ class RpcConnection:
             if self._is_foreign:
                 raise Foreign
             if call.size == self._rejected_bytes:
-                raise RequestTooLong(self._server, f"{method} is too long", sent=False)
+                raise RequestTooLong(self._server, f"{method} has {call.size} bytes, more than it takes", sent=False)
             raise Unreachable(self._server, HUNG_UP)
         if not call.accepts(response):
             raise Foreign

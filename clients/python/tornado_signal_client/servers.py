@@ -161,8 +161,6 @@ class Servers(Closable):
             try:
                 result = await use(server)
             except SignalError as error:
-                if error.retryable and error.status != 429 and server in self._websockets:
-                    self._websockets[server].retry()
                 if not may_pass(error):
                     raise
                 last_error = error if error.retryable else last_error or error
@@ -288,7 +286,12 @@ class Servers(Closable):
             if connection is not None and (connection.can_hold or "hold" not in fields):
                 with contextlib.suppress(RequestTooLong):
                     return Response(server, await connection.call(operation, fields), connection)
-            return Response(server, await self._http.call(server, operation, fields), None)
+            try:
+                return Response(server, await self._http.call(server, operation, fields), None)
+            except SignalError as error:
+                if error.retryable and error.status != 429 and server in self._websockets:
+                    self._websockets[server].retry()
+                raise
 
 
 def _params_for(fields: Fields, server: str) -> Fields:

@@ -11,8 +11,9 @@ import importlib.metadata
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from ..types import T
 from .terminal import CommandError
 
 PROGRAM = "tornado-signal-client"
@@ -22,8 +23,6 @@ TOKEN_VARIABLE = "SIGNAL_TOKEN_FILE"
 SHELLS = ("bash", "zsh", "fish")
 DEFAULT_URL = "http://127.0.0.1:3000"
 MAX_COUNT = 100_000
-
-T = TypeVar("T")
 
 
 class Parser(argparse.ArgumentParser):
@@ -158,11 +157,11 @@ def make_parser() -> Parser:
     for name, (module, summary, description) in COMMANDS.items():
         root.commands[name] = command = group.add_parser(name, help=summary, description=description)
         command.set_defaults(run=functools.partial(_run, module, name.replace("-", "_")))
-    _, sessions, watch, offer, answer, ping, _ = root.commands.values()
-    for command in (sessions, offer):
+    offer, answer = root.commands["offer"], root.commands["answer"]
+    for command in (root.commands["sessions"], offer):
         command.add_argument("topic", metavar="TOPIC", type=TOPIC)
     followed = "the topic to follow (default: the list of topics)"
-    watch.add_argument("topic", metavar="TOPIC", nargs="?", type=TOPIC, help=followed)
+    root.commands["watch"].add_argument("topic", metavar="TOPIC", nargs="?", type=TOPIC, help=followed)
     offer.add_argument("--info", type=INFO, default="shell", help="the session's info (default: %(default)s)")
     target = "the code of a session, or a topic whose oldest session to answer"
     answer.add_argument("target", metavar="TOPIC|CODE", type=TOPIC, help=target)
@@ -172,7 +171,7 @@ def make_parser() -> Parser:
         limit = f"seconds to wait for {event} (default: until interrupted)"
         command.add_argument("--wait", type=SECONDS, metavar="S", help=limit)
     count = "number of measurements (default: %(default)s)"
-    ping.add_argument("--count", type=COUNT, default=10, metavar="N", help=count)
+    root.commands["ping"].add_argument("--count", type=COUNT, default=10, metavar="N", help=count)
     for command in root.commands.values():
         command.add_argument("--url", type=servers, metavar="URL", help=URL_HELP)
         command.add_argument("--origin", type=ORIGIN, metavar="ORIGIN", help=ORIGIN_HELP)

@@ -9,14 +9,12 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
 from .. import SignalClient, SignalError
 from ..errors import THROUGH_PROXY
+from ..types import T
 from . import DEFAULT_URL, ORIGIN, ORIGIN_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, servers, terminal
 from .terminal import CommandError
-
-T = TypeVar("T")
 
 OUTAGE_S = 60.0  # how long a waiting command tolerates an unavailable server
 
