@@ -283,6 +283,25 @@ async def test_late_attempt_that_is_connected_is_not_ended_for_one_with_a_dead_m
         assert isinstance(await asyncio.wait_for(anext(seen), BOUND_S), lazy.Message)
 
 
+@pytest.mark.needs("aiortc")
+async def test_channels_that_are_not_open_yet_end_with_their_connection(service):
+    url = f"http://127.0.0.1:{service.port}"
+    async with (
+        lazy.Peers(url, ORIGIN, ice_servers=[]) as peers,
+        lazy.Peers(url, ORIGIN, ice_servers=[]) as others,
+        peers.room("lobby") as room,
+        others.room("lobby"),
+    ):
+        peer = (await asyncio.wait_for(anext(aiter(room)), BOUND_S)).peer
+        large = asyncio.create_task(room.send(bytes(8 << 20)))
+        await until(lambda: peer.channel.bufferedAmount > 1 << 20)
+        small = asyncio.gather(room.channel("cursor").send("x"), peer.send_file(b"x"), return_exceptions=True)
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(peer._end)
+        sent, error = await asyncio.wait_for(small, BOUND_S)
+        assert (await large, sent, error.code) == (None, None, "file-interrupted")
+
+
 async def never(*arguments):
     await asyncio.Event().wait()
 

@@ -221,6 +221,8 @@ class Peer:
     async def _close(self) -> None:
         await asyncio.gather(self._negotiating, return_exceptions=True)
         await self.connection.close()
+        for channel, *_ in getattr(self.connection.sctp, "_data_channel_queue", ()):
+            channel._setReadyState("closed")  # aiortc does not close a channel that it has not opened yet
         self._closed.set()
 
     def _mark_late(self) -> None:
