@@ -13,7 +13,7 @@ from .errors import SignalError, refused
 from .polls import MAX_LISTING, repeat, shrink
 from .rpc import RpcConnection
 from .servers import Response, Servers
-from .tasks import Tasks, back_off_s, retry
+from .tasks import back_off_s, retry
 from .types import (
     Event,
     Fields,
@@ -41,71 +41,16 @@ NOT_FOUND = "Session not found, expired, or origin mismatch"
 
 
 def topic_of(room: str) -> str:
-    """Return the topic of a room."""
     return ROOM + ESCAPED.sub(lambda match: f"~{ord(match[0]):x}~", room)
 
 
 def room_of(topic: str) -> str:
-    """Return the room of a topic."""
     return UNESCAPED.sub(lambda match: chr(int(match[1], 16)), topic.removeprefix(ROOM))
 
 
 def new_secret() -> str:
     """Return a random secret for one side of one session."""
     return secrets.token_urlsafe(24)
-
-
-class LeaseManager:
-    """Leases of this client's offers.
-
-    A WebSocket holds them. When it is closed, the next one takes them over. Without a WebSocket they are refreshed.
-    """
-
-    def __init__(self, servers: Servers) -> None:
-        self._servers = servers
-        self._tasks = Tasks()  # by code
-
-    def keep(self, code: Token, secret: str | None, connection: RpcConnection | None) -> None:
-        """Maintain the lease of a published offer."""
-        self._tasks.start(self._maintain(code, secret, connection), code)
-
-    def withdraw_later(self, code: str, withdraw: Callable[[], Awaitable[object]]) -> None:
-        """Repeat a withdrawal until the server responds, or the client is closed."""
-        self._tasks.start(self._retry_withdrawal(withdraw), code)
-
-    def release(self, code: str) -> None:
-        """Stop maintaining an offer that is answered or removed."""
-        self._tasks.end(code)
-
-    async def close(self) -> None:
-        """Release all offers."""
-        await self._tasks.cancel()
-
-    async def _retry_withdrawal(self, withdraw: Callable[[], Awaitable[object]]) -> None:
-        await asyncio.sleep(back_off_s(0))
-        with contextlib.suppress(SignalError):  # the session was removed
-            await retry(withdraw)
-
-    async def _maintain(self, code: Token, secret: str | None, connection: RpcConnection | None) -> None:
-        with contextlib.suppress(SignalError):  # the offer was removed
-            while True:
-                if connection is None:
-                    await asyncio.sleep(REFRESH_S)
-                else:
-                    with connection.count_held():
-                        await connection.closed.wait()
-                await asyncio.sleep(back_off_s(0))
-                connection = await retry(functools.partial(self._renew, code, secret))
-
-    async def _renew(self, code: Token, secret: str | None) -> RpcConnection | None:
-        """Hold an offer over the current connection and return it. Without one, refresh the offer and return None."""
-        fields = {"code": code, "secret": secret}
-        connection = await self._servers._connection(code.server)
-        if connection is not None and connection.can_hold:
-            await connection.call("hold", {name: value for name, value in fields.items() if value is not None})
-            return connection
-        await self._servers._call("refresh", {**fields, "side": "offerer"}, at=code.server)
-        return None
 
 
 class SignalClient(Servers):
@@ -132,20 +77,11 @@ class SignalClient(Servers):
 
     _max_listing = MAX_LISTING  # or what fits into a response
 
-    @functools.cached_property
-    def _leases(self) -> LeaseManager:
-        return LeaseManager(self)
-
-    async def close(self) -> None:
-        await self._leases.close()
-        await super().close()
-
     async def version(self) -> str:
         """Send GET / and return the commit that the server was built from."""
         return cast(str, (await self._call("version", {})).result["version"])
 
     async def health(self) -> Health:
-        """Send GET /health."""
         return cast(Health, (await self._call("health", {})).result)
 
     async def ice_servers(self) -> IceServers | None:
@@ -222,8 +158,29 @@ class SignalClient(Servers):
         response = await self._call("offer", fields, once=True)
         code = Token(response.result["code"], response.server)
         if hold:
-            self._leases.keep(code, secret, response.connection)
+            self._tasks.start(self._maintain(code, secret, response.connection), code)
         return code
+
+    async def _maintain(self, code: Token, secret: str | None, connection: RpcConnection | None) -> None:
+        """Keep an offer: a WebSocket holds it, the next one takes it over, and without one the offer is refreshed."""
+        with contextlib.suppress(SignalError):  # the offer was removed
+            while True:
+                if connection is None:
+                    await asyncio.sleep(REFRESH_S)
+                else:
+                    with connection.count_held():
+                        await connection.closed.wait()
+                await asyncio.sleep(back_off_s(0))
+                connection = await retry(functools.partial(self._renew, code, secret))
+
+    async def _renew(self, code: Token, secret: str | None) -> RpcConnection | None:
+        """Hold an offer over the current connection and return it. Without one, refresh the offer and return None."""
+        connection = await self._connection(code.server)
+        if connection is not None and connection.can_hold:
+            await connection.call("hold", {"code": code} | ({} if secret is None else {"secret": secret}))
+            return connection
+        await self.refresh(code, "offerer", secret=secret)
+        return None
 
     async def _publish(self, topic: str, info: str, offer: str, secret: str) -> Token:
         """Hold an offer that outlives this process for `TTL_MS`, and return its code. If cancelled, withdraw it."""
@@ -280,7 +237,7 @@ class SignalClient(Servers):
         response = await self._call_session("poll", code, fields)
         other = "answer" if side == "offerer" else "offer"
         if response.result.get("answer") is not None:
-            self._leases.release(code)
+            self._tasks.end(code)
         return SessionUpdate(response.result.get(other), response.result[f"{other}Candidates"], _cursor(response))
 
     async def withdraw(self, code: str, side: Side, *, secret: str | None = None) -> None:
@@ -289,14 +246,19 @@ class SignalClient(Servers):
         If the servers are unavailable for longer than `retry_timeout_s`, this fails. The withdrawal is then repeated
         in the background until the client is closed.
         """
-        self._leases.release(code)
+        self._tasks.end(code)
         withdraw = functools.partial(self._call_session, "withdraw", code, {"side": side, "secret": secret})
         try:
             await withdraw()
         except SignalError as error:
             if error.retryable:
-                self._leases.withdraw_later(code, withdraw)
+                self._tasks.start(self._retry_withdrawal(withdraw), code)
             raise
+
+    async def _retry_withdrawal(self, withdraw: Callable[[], Awaitable[object]]) -> None:
+        await asyncio.sleep(back_off_s(0))
+        with contextlib.suppress(SignalError):  # the session was removed
+            await retry(withdraw)
 
     async def refresh(self, code: str, side: Side, *, secret: str | None = None) -> int:
         """Send POST /refresh to restart the session's lifetime. Return the new expiry, Unix milliseconds."""
@@ -393,7 +355,7 @@ class SignalClient(Servers):
         async with aclosing(self._follow(fields, server, keep_retrying=keep_retrying)) as events:
             async for _, event in events:
                 if event.name in ("answer", "gone"):
-                    self._leases.release(code)
+                    self._tasks.end(code)
                 if event.name in ("offer", "answer"):
                     if event.data == description:  # polls that begin again repeat it
                         continue

@@ -63,7 +63,6 @@ class Attempts:
             await self.get_ice_servers()
 
     def end(self) -> None:
-        """Start no more attempts."""
         self._ended = True
 
     async def finish(self) -> None:
@@ -75,13 +74,11 @@ class Attempts:
         self.start(owner)
 
     def disconnect(self, member: Member) -> None:
-        """End the attempt and the connection with a member."""
         for peer in (member.peer, self.peers.get(member.id)):
             if peer is not None:
                 peer._end()
 
     def take(self, mail: Mail, attempt: str, own_code: Token) -> None:
-        """Process mail for an attempt or connection."""
         id, offer, number = mail["from"], mail.get("description"), mail.get("of") or 0
         if number == 1 and offer is not None and offer["type"] == "offer" and id < self._mail.identity.id:
             member = self.roster.member(id, mail["info"], mail.get("me"))

@@ -29,7 +29,7 @@ from .errors import (
     Unreachable,
     refused,
 )
-from .parsing import MAX_VALUES, is_result, parse_json
+from .parsing import MAX_VALUES, is_result, parse_json, parse_object
 from .tasks import Tasks
 from .types import Fields
 
@@ -72,7 +72,6 @@ class HttpClient:
         self._known: set[str] = set()  # the servers that have responded
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._closing.cancel()
         for client in [*self._clients.values(), *self._replaced]:
             await client.aclose()
@@ -112,10 +111,11 @@ class HttpClient:
             token = newer
         if response.status_code not in (200, 204):
             raise _error_of(response, content)
-        result = _json_object(content or b"{}")
-        if result is None and content.count(b",") > MAX_VALUES:
-            raise TooLarge
-        if result is None or not is_result(operation, fields, result):
+        try:
+            result = parse_json(content or b"{}")
+        except ValueError:
+            raise TooLarge if content.count(b",") > MAX_VALUES else Foreign from None
+        if not isinstance(result, dict) or not is_result(operation, fields, result):
             raise Foreign
         return result
 
@@ -151,9 +151,9 @@ class HttpClient:
             async with asyncio.timeout(LOOK_S):
                 if server not in self._known and proxy_of(server) is None:
                     reader, writer = await asyncio.open_connection(url.hostname, url.port or port, ssl=tls)
-                    writer.write(b"HEAD / HTTP/1.1\r\nConnection: close\r\n\r\n")
-                    first = await reader.read(len(HTTP))
-                    writer.close()
+                    with contextlib.closing(writer):
+                        writer.write(b"HEAD / HTTP/1.1\r\nConnection: close\r\n\r\n")
+                        first = await reader.read(len(HTTP))
         return error if HTTP.startswith(first) else Foreign(0)
 
     def _client(self, server: str) -> httpx.AsyncClient:
@@ -200,7 +200,6 @@ def _through_proxy(server: str) -> str:
 
 
 def _segment(topic: str) -> str:
-    """Encode a topic as one path segment."""
     segment = quote(topic, safe="")
     return segment.replace(".", "%2E") if topic in (".", "..") else segment
 
@@ -228,20 +227,11 @@ def _unreachable(server: str, error: httpx.TransportError) -> Unreachable:
     return Unreachable(_through_proxy(server), why, sent)
 
 
-def _json_object(text: str | bytes) -> dict[str, Any] | None:
-    """Return the JSON object in a response, or None if the content is not a JSON object."""
-    try:
-        value = parse_json(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def _error_of(response: httpx.Response, content: bytes) -> SignalError:
     if response.next_request is not None:  # another host would receive the token and the secrets
         hosts = (f"{url.scheme}://{url.netloc.decode()}" for url in (response.url, response.next_request.url))
         return Foreign(response.status_code, "{} redirects to {}, which is not followed".format(*hosts))
-    text = (_json_object(content) or {}).get("error")
+    text = parse_object(content).get("error")
     if not isinstance(text, str):
         if response.status_code in (400, 403, 404, 405, 501):  # others can be from a proxy
             return Foreign(response.status_code)

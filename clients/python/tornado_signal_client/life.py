@@ -30,7 +30,6 @@ class Life:
         self._beat: asyncio.TimerHandle | None = None
 
     def check(self) -> None:
-        """Check that the client can be used here."""
         if self._closed:
             raise RuntimeError("the client is closed")
         loop = asyncio.get_running_loop()

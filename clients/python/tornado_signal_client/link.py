@@ -86,7 +86,6 @@ class Connection(Closable):
                 yield await self.receive()
 
     async def close(self) -> None:
-        """Send pending messages and close the connection."""
         if self._open.is_set() and self.channel.readyState == "open":
             await drain(self._messages, self.channel, self._closed)
         await self.peer.close()
@@ -182,7 +181,6 @@ def _closed() -> SignalError:
 
 
 def new_connection(ice_servers: list[IceServer]) -> RTCPeerConnection:
-    """Return a connection of aiortc that uses these ICE servers."""
     servers = [RTCIceServer(server["urls"], server.get("username"), server.get("credential")) for server in ice_servers]
     return RTCPeerConnection(RTCConfiguration(iceServers=servers))
 
@@ -226,7 +224,6 @@ def description_fields(description: RTCSessionDescription) -> Fields:
 
 
 async def set_remote_description(connection: RTCPeerConnection, description: Description) -> None:
-    """Set the remote description."""
     announce_joins(connection, int(description.get("joins") or 0))
     await connection.setRemoteDescription(RTCSessionDescription(sdp=description["sdp"], type=description["type"]))
 

@@ -75,7 +75,6 @@ class Mailboxes:
         self._warned = False  # that the server refuses mail
 
     async def encrypt(self, password: str) -> None:
-        """Use the topic and the key of a password."""
         identity = self.identity
         self.cipher = await asyncio.to_thread(Cipher, self._client.origin, identity.topic, password)
         identity.topic = self.cipher.topic
@@ -158,14 +157,12 @@ class Mailboxes:
         return True
 
     def read_beacon(self, session: Session) -> Beacon | None:
-        """Return the beacon of another member in a session, if there is one."""
         info = session["info"] if self.cipher is None else None
         code, published_ms = cast(Token, session["code"]), session["createdAt"]
         decode = partial(decode_beacon, code=code, info=info, published_ms=published_ms)
         return self.identity.unseal(self._decrypt(session["offer"]), "id", decode)
 
     def read_mail(self, text: str, code: Token) -> Mail | None:
-        """Return the mail in a text to the beacon with a code, if there is some."""
         decode = partial(checked, shape=Mail)
         return self.identity.unseal(self._decrypt(text, code), "from", decode, self.identity.id, code)
 

@@ -55,7 +55,6 @@ class Messages:
 
     @property
     def sending(self) -> bool:
-        """Whether data is not sent yet."""
         return bool(self._waiting or self._channel.bufferedAmount)
 
     def _limits(self) -> tuple[int, int]:
@@ -69,7 +68,6 @@ class Messages:
         return whole, max(whole, parts)
 
     def check(self, size: int) -> None:
-        """Raise the error of a message that is too large for the connection."""
         if size > SMALL and size > (limit := self._limits()[1]):
             text = f"the message has {size} bytes, and the connection takes {limit}: use send_file"
             raise SignalError("message-too-large", text)
@@ -191,7 +189,6 @@ def encode(data: Any) -> tuple[str | bytes, int]:
 
 
 def decode(message: str | bytes) -> Any:
-    """Return a received message: text, bytes or a JSON value."""
     if isinstance(message, str) and message.startswith(MARK):
         with contextlib.suppress(ValueError):  # otherwise it is of a program that does not use the mark
             return parse_json(message[1:])
@@ -229,7 +226,6 @@ class Inbox(Generic[T]):
         self._queue.put_nowait((item, 0))
 
     async def get(self) -> T:
-        """Wait for the next item, and remove it."""
         item, size = await self._queue.get()
         self._count(-size)
         return item

@@ -116,7 +116,6 @@ class Cipher:
         self._nonces: dict[str, set[bytes]] = {}  # of the mail to each of this member's beacons
 
     def seal(self, text: str, code: str | None = None) -> str:
-        """Encrypt a beacon, or mail to the beacon with a code."""
         nonce = secrets.token_bytes(NONCE)
         return text_of(nonce + self._key.encrypt(nonce, text.encode(), _purpose(code)))
 
@@ -139,7 +138,6 @@ class Cipher:
         return plain
 
     def forget(self, code: str) -> None:
-        """Forget the mail to a beacon that is no longer read."""
         self._nonces.pop(code, None)
 
 
@@ -172,10 +170,8 @@ def _is_name(name: object) -> bool:
 
 
 def text_of(octets: bytes) -> str:
-    """Return bytes in base64url without padding."""
     return base64.urlsafe_b64encode(octets).rstrip(b"=").decode()
 
 
 def bytes_of(text: str) -> bytes:
-    """Return the bytes of base64url without padding."""
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -104,7 +104,6 @@ _fields_of = functools.cache(functools.partial(typing.get_type_hints, include_ex
 
 
 def is_result(operation: str, fields: dict[str, Any], value: object) -> bool:
-    """Return whether a value can be the result of an operation."""
     return conforms(value, _UPDATES[fields["side"]] if operation == "poll" else _RESULTS.get(operation, {}))
 
 

@@ -36,21 +36,14 @@ class Signal(TypedDict):
     candidates: NotRequired[list[Candidate]]
 
 
-Mail = TypedDict(
-    "Mail",
-    {
-        "from": str,
-        "me": NotRequired[str],
-        "info": str,
-        "code": str,
-        "alive": NotRequired[str],
-        "connection": NotRequired[str],
-        "description": NotRequired[Description],
-        "of": NotRequired[int],
-        "candidates": NotRequired[list[Candidate]],
-    },
-)
-"""Mail of a member: a signal of the attempt `connection`, or about signs of life if `alive` is "ask" or "yes"."""
+class Mail(TypedDict("From", {"from": str}), Signal):
+    """Mail of a member. It is a signal of the attempt `connection`, or about life if `alive` is "ask" or "yes"."""
+
+    me: NotRequired[str]
+    info: str
+    code: str
+    alive: NotRequired[str]
+    connection: NotRequired[str]
 
 
 class File(TypedDict):

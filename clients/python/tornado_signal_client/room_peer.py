@@ -80,7 +80,6 @@ class Member:
 
     @property
     def code(self) -> Token | None:
-        """The code of the member's beacon, or None without a beacon."""
         return self._code
 
     @code.setter
@@ -315,7 +314,6 @@ class Peer:
 
 
 def peer_left(id: str) -> SignalError:
-    """Return the error for a recipient that is not connected."""
     return SignalError("peer-left", f"{id} is not a connected member of the room", retryable=True)
 
 

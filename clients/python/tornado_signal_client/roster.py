@@ -79,14 +79,12 @@ class Roster:
             del self._named[name], self._owners[name]
 
     def enqueue(self, member: Member) -> None:
-        """Have a member wait for an attempt."""
         self.discard(member)
         members = self._waiting[min(MAX_TRIES, member.tries)]
         self._places[member.id] = members, len(members)
         members.append(member)
 
     def discard(self, member: Member) -> None:
-        """Have a member no longer wait for an attempt."""
         if member.id in self._places:
             members, place = self._places.pop(member.id)
             last = members.pop()

@@ -81,7 +81,6 @@ class _PendingRequest(NamedTuple):
     queue: _Queue | None  # receives the events of a subscription
 
     def accepts(self, response: Fields) -> bool:
-        """Return whether a response is one that a server of this API sends."""
         if "error" in response:
             return conforms(response["error"], ERROR)
         return is_result(self.method, self.params, response.get("result"))
@@ -111,17 +110,14 @@ class RpcConnection:
 
     @property
     def open(self) -> bool:
-        """Whether requests can be sent."""
         return not self.closed.is_set() and self._socket.state is State.OPEN
 
     @property
     def can_subscribe(self) -> bool:
-        """Whether the connection has room for another subscription."""
         return self._subscription_count < MAX_SUBSCRIPTIONS
 
     @property
     def can_hold(self) -> bool:
-        """Whether the connection has room for another held offer."""
         return self._held_count < MAX_HELD
 
     @contextlib.contextmanager
@@ -219,7 +215,6 @@ class RpcConnection:
         self._notify("unsubscribe", subscribed)
 
     def _notify(self, method: str, params: Fields) -> None:
-        """Call a method without waiting for a result."""
         if self.open:
             self._send_in_background(self._socket.send(_request(method, params), text=True))
 
@@ -368,7 +363,6 @@ class WebSocket:
         self._retry_at_s = 0.0  # the monotonic time of the next allowed attempt
 
     async def connection(self, *, open_if_closed: bool) -> RpcConnection | None:
-        """Return the open connection, or None if HTTP has to be used."""
         for _ in range(2):
             await asyncio.sleep(0)  # process received frames first: one may close the connection
         # An intermediary that lets the handshake through may block every frame.
@@ -386,7 +380,6 @@ class WebSocket:
         self._retry_at_s = 0.0
 
     def check(self) -> None:
-        """Ask the server for a sign of life if a connection is open."""
         if self._connection is not None:
             self._connection.check()
 

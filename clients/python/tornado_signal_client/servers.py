@@ -80,16 +80,16 @@ class Servers(Closable):
         self._life, self._outage = Life(self.check), Outage()
         self._checked_s = -math.inf
         self._wants_reports = False  # according to the latest ICE servers
-        self._reports = Tasks()
+        self._tasks = Tasks()  # reports of connections, and the leases and withdrawals of offers by their codes
 
     async def close(self) -> None:
         """Close all connections to the servers. Later requests raise RuntimeError."""
         if self._life.end():
+            await self._tasks.cancel()
             self._outage.end()
             while self._websockets:
                 await self._websockets.popitem()[1].close()
             await self._http.close()
-            await self._reports.cancel()
 
     def check(self) -> None:
         """Ask the servers for a sign of life, for example after a change of the network.
@@ -179,7 +179,7 @@ class Servers(Closable):
                 await self._send(self._urls[0], "report", fields)
 
         if self._wants_reports:
-            self._reports.start(send())
+            self._tasks.start(send())
 
     async def _connection(self, server: str, *, open_if_closed: bool = True) -> RpcConnection | None:
         """Return the WebSocket connection to a server, or None if HTTP has to be used."""

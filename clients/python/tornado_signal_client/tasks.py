@@ -24,7 +24,6 @@ class Tasks(dict[Hashable, asyncio.Task[Any]]):
         task.add_done_callback(lambda _: self.get(key) is task and self.pop(key))
 
     def end(self, key: Hashable) -> None:
-        """Cancel the task with a key if it is running."""
         if key in self:
             self.pop(key).cancel()
 

@@ -40,7 +40,6 @@ class Parser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """Parse arguments like argparse."""
         arguments, unknown = self.parse_known_args(args, namespace)
         if unknown:
             parser = self.commands[arguments.command]
@@ -84,7 +83,6 @@ def _server(url: str) -> str:
 
 
 def servers(text: str) -> tuple[str, ...]:
-    """Return the URLs in a list with commas."""
     return tuple(_url(part.strip()) for part in text.split(","))
 
 
@@ -146,7 +144,6 @@ TOKEN_HELP = (
 
 
 def make_parser() -> Parser:
-    """Return the parser of the command line."""
     root = Parser(
         prog=PROGRAM,
         description="Use a signaling server from a shell.",
@@ -156,13 +153,16 @@ def make_parser() -> Parser:
     group = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, summary, description) in COMMANDS.items():
         root.commands[name] = command = group.add_parser(name, help=summary, description=description)
-        command.set_defaults(run=functools.partial(_run, module, name.replace("-", "_")))
+        run = functools.partial(_run, module, name.replace("-", "_"))
+        command.set_defaults(run=run, interrupted="interrupted")
     offer, answer = root.commands["offer"], root.commands["answer"]
     for command in (root.commands["sessions"], offer):
         command.add_argument("topic", metavar="TOPIC", type=TOPIC)
     followed = "the topic to follow (default: the list of topics)"
+    root.commands["watch"].set_defaults(interrupted=None)
     root.commands["watch"].add_argument("topic", metavar="TOPIC", nargs="?", type=TOPIC, help=followed)
     offer.add_argument("--info", type=INFO, default="shell", help="the session's info (default: %(default)s)")
+    offer.set_defaults(interrupted="interrupted; the offer has been withdrawn")
     target = "the code of a session, or a topic whose oldest session to answer"
     answer.add_argument("target", metavar="TOPIC|CODE", type=TOPIC, help=target)
     for command, event in (offer, "an answer"), (answer, "an offer"):
@@ -188,7 +188,8 @@ def make_parser() -> Parser:
 
 
 def _run(module: str, name: str, arguments: argparse.Namespace) -> None:
-    getattr(importlib.import_module(f".{module}", __name__), name)(arguments)
+    command, run = (importlib.import_module(f".{each}", __name__) for each in (module, "run"))
+    run.with_client(getattr(command, name), arguments)
 
 
 def _complete(root: Parser, shell: str) -> None:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from .. import SignalClient
 from ..types import IceServer, urls_of
-from . import run, terminal
+from . import terminal
 from .terminal import CommandError
 
 try:
@@ -34,20 +34,14 @@ class Result(NamedTuple):
     detail: str  # this machine's public address, the relay's address, or the reason of a failure
 
 
-def check_ice(arguments: argparse.Namespace) -> None:
-    """Check each ICE server."""
+async def check_ice(client: SignalClient, arguments: argparse.Namespace) -> None:
     logging.getLogger("aioice").setLevel(logging.ERROR)  # it logs each step
-    results: list[Result] = []
-
-    async def work(client: SignalClient) -> None:
-        response = await client.ice_servers()
-        servers = response["iceServers"] if response else []
-        pairs = [(url, server) for server in servers for url in urls_of(server)]
-        if len(pairs) > MAX_URLS:
-            raise CommandError(f"the server has more than {MAX_URLS} URLs of ICE servers")
-        results.extend(await asyncio.gather(*(check(url, server) for url, server in pairs)))
-
-    run.with_client(arguments, work)
+    response = await client.ice_servers()
+    servers = response["iceServers"] if response else []
+    pairs = [(url, server) for server in servers for url in urls_of(server)]
+    if len(pairs) > MAX_URLS:
+        raise CommandError(f"the server has more than {MAX_URLS} URLs of ICE servers")
+    results = await asyncio.gather(*(check(url, server) for url, server in pairs))
     rounded = [result._replace(took_ms=round(result.took_ms, 1)) for result in results]
     heads = ["SERVER", "RESULT", "TIME (ms)", "DETAIL"]
     terminal.print_rows(arguments.json, heads, [(result._asdict(), result) for result in rounded])

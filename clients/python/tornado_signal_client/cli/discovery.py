@@ -23,30 +23,18 @@ PAGE = 1000  # topics of a request
 POLL_S = 1.0  # between two requests for the topics, because the API has no long poll for them
 
 
-def topics(arguments: argparse.Namespace) -> None:
-    """List all topics."""
-
-    async def work(client: SignalClient) -> None:
-        rows = [(topic, topic_row(topic)) for topic in await all_topics(client)]
-        terminal.print_rows(arguments.json, TOPIC_HEADS, rows)
-
-    run.with_client(arguments, work)
+async def topics(client: SignalClient, arguments: argparse.Namespace) -> None:
+    rows = [(topic, topic_row(topic)) for topic in await all_topics(client)]
+    terminal.print_rows(arguments.json, TOPIC_HEADS, rows)
 
 
-def sessions(arguments: argparse.Namespace) -> None:
-    """List the sessions of a topic."""
-
-    async def work(client: SignalClient) -> None:
-        rows = [(session, shown(session_row(session))) for session in (await client.sessions(arguments.topic)).sessions]
-        terminal.print_rows(arguments.json, SESSION_HEADS, rows)
-
-    run.with_client(arguments, work)
+async def sessions(client: SignalClient, arguments: argparse.Namespace) -> None:
+    rows = [(session, shown(session_row(session))) for session in (await client.sessions(arguments.topic)).sessions]
+    terminal.print_rows(arguments.json, SESSION_HEADS, rows)
 
 
-def watch(arguments: argparse.Namespace) -> None:
-    """Follow a topic, or the list of topics."""
-    follow = watch_topic if arguments.topic else watch_topics
-    run.with_client(arguments, lambda client: follow(client, arguments), interrupted=None)
+async def watch(client: SignalClient, arguments: argparse.Namespace) -> None:
+    await (watch_topic if arguments.topic else watch_topics)(client, arguments)
 
 
 async def watch_topic(client: SignalClient, arguments: argparse.Namespace) -> None:
@@ -98,7 +86,6 @@ async def watch_topics(client: SignalClient, arguments: argparse.Namespace) -> N
 
 
 async def all_topics(client: SignalClient) -> list[Topic]:
-    """Return the topics of all pages."""
     result: list[Topic] = []
     characters = 0
     for page in itertools.count(1):
@@ -120,25 +107,21 @@ def _draw(head: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> 
 
 
 def topic_row(topic: Topic) -> Sequence[object]:
-    """Return the cells of a topic."""
     return topic["topic"], topic["count"]
 
 
 def session_row(session: Session) -> Row:
-    """Return what is kept of a session for its cells."""
     texts = terminal.shortened(session["code"]), terminal.shortened(session["info"])
     times_ms = session["createdAt"], session["expiresAt"]
     return *texts, *times_ms, len(session["offer"]), len(session["offerCandidates"])
 
 
 def shown(row: Row) -> Sequence[object]:
-    """Return the cells of a session."""
     code, info, created_at_ms, expires_at_ms, *numbers = row
     now_ms = time.time() * 1000
     return code, info, _duration(now_ms - created_at_ms), _duration(expires_at_ms - now_ms), *numbers
 
 
 def _duration(ms: float) -> str:
-    """Format a duration."""
     left_s = max(0, round(ms / 1000))
     return f"{left_s} s" if left_s < 120 else f"{left_s // 60} min" if left_s < 7200 else f"{left_s // 3600} h"

@@ -20,7 +20,6 @@ OUTAGE_S = 60.0  # how long a waiting command tolerates an unavailable server
 
 
 def urls(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the URLs of the servers, from the flag, the environment or the default."""
     return arguments.url or _from_environment(URL_VARIABLE, servers) or (DEFAULT_URL,)
 
 
@@ -50,21 +49,18 @@ def _from_environment(name: str, read: Callable[[str], T]) -> T | None:
         raise CommandError(f"environment variable {name} = {error}", 2) from None
 
 
-def with_client(
-    arguments: argparse.Namespace,
-    work: Callable[[SignalClient], Awaitable[None]],
-    *,
-    interrupted: str | None = "interrupted",
-    chosen: tuple[str, ...] | None = None,
-) -> None:
-    """Run a coroutine function with a client. SIGINT and SIGTERM cancel it.
-
-    Args:
-        interrupted: the error message after SIGINT or SIGTERM. None if they are the normal end.
-        chosen: the URLs of the servers. None for those of `urls`.
-    """
-    chosen = chosen or urls(arguments)
+def new_client(arguments: argparse.Namespace, *chosen: str) -> SignalClient:
     origin = arguments.origin or _from_environment(ORIGIN_VARIABLE, ORIGIN)
+    return SignalClient(chosen, origin, retry_timeout_s=0, token=token_of(arguments))
+
+
+def with_client(
+    command: Callable[[SignalClient, argparse.Namespace], Awaitable[None]], arguments: argparse.Namespace
+) -> None:
+    """Run a command with a client. SIGINT and SIGTERM cancel it.
+
+    `arguments.interrupted` is the error message after these signals, or None if they are the normal end.
+    """
     stopped = False
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -80,16 +76,16 @@ def with_client(
         loop = asyncio.get_running_loop()
         for number in handlers:  # `add_signal_handler` does not exist on Windows
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
-        async with SignalClient(chosen, origin, retry_timeout_s=0, token=token_of(arguments)) as client:
-            await work(client)
+        async with new_client(arguments, *urls(arguments)) as client:
+            await command(client, arguments)
 
     try:
         asyncio.run(main())
     except asyncio.CancelledError:
         if not stopped:
             raise
-        if interrupted is not None:
-            raise CommandError(interrupted) from None
+        if arguments.interrupted is not None:
+            raise CommandError(arguments.interrupted) from None
     except SignalError as error:
         raise CommandError(terminal.printable(sentence(error))) from None
     except ModuleNotFoundError as error:
@@ -100,7 +96,6 @@ def with_client(
 
 
 def sentence(error: SignalError) -> str:
-    """Describe an error in one sentence."""
     if not error.status:
         if THROUGH_PROXY in error.text:
             return f"{error}; does the proxy work, or does the server's host belong into no_proxy?"
@@ -112,7 +107,6 @@ def sentence(error: SignalError) -> str:
 
 
 async def read_input(what: str) -> str:
-    """Read standard input and return it without the final line break."""
     loop = asyncio.get_running_loop()
     content: asyncio.Future[bytes] = loop.create_future()
 

@@ -23,63 +23,52 @@ PING_TTL_MS = 60_000
 _CODE = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
-def offer(arguments: argparse.Namespace) -> None:
-    """Publish standard input as an offer, wait for the answer and print it."""
-
-    async def work(client: SignalClient) -> None:
-        text = await run.read_input("offer")
-        secret = new_secret()
-        code = await client.offer(arguments.topic, arguments.info, text, secret=secret, hold=True)
-        client.retry_timeout_s = run.OUTAGE_S
-        try:
-            await client.candidates(code, "offerer", arguments.candidate, secret=secret)
-            # Afterwards, so that readers of the code find all candidates.
-            print(f"code: {terminal.printable(code)}", file=sys.stderr, flush=True)
-            async with time_limit(arguments.wait, "answer"):
-                update = await wait_for_answer(client, code, secret)
-        except BaseException:
-            client.retry_timeout_s = 0
-            await client._try_to_withdraw(code, secret)
-            raise
-        if arguments.json:
-            terminal.print_line({"code": code, "answer": update.description, "answerCandidates": update.candidates})
-        else:
-            terminal.print_text(update.description or "")
-
-    run.with_client(arguments, work, interrupted="interrupted; the offer has been withdrawn")
-
-
-def answer(arguments: argparse.Namespace) -> None:
-    """Print an offer and answer it with standard input."""
-
-    async def work(client: SignalClient) -> None:
-        async with time_limit(arguments.wait, "offer"):
-            code, text, candidates = await find_session(client, arguments.target)
+async def offer(client: SignalClient, arguments: argparse.Namespace) -> None:
+    text = await run.read_input("offer")
+    secret = new_secret()
+    code = await client.offer(arguments.topic, arguments.info, text, secret=secret, hold=True)
+    client.retry_timeout_s = run.OUTAGE_S
+    try:
+        await client.candidates(code, "offerer", arguments.candidate, secret=secret)
+        # Afterwards, so that readers of the code find all candidates.
         print(f"code: {terminal.printable(code)}", file=sys.stderr, flush=True)
-        if arguments.json:
-            terminal.print_line({"code": code, "offer": text, "offerCandidates": candidates})
-        else:
-            terminal.print_text(text)
-        # The program that makes the answer may read the offer until the end of the output.
-        sys.stdout.flush()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        reply = await run.read_input("answer")
-        secret = new_secret()
-        client.retry_timeout_s = run.OUTAGE_S
-        try:
-            await client.answer(code, reply, secret=secret)
-        except SignalError as error:
-            if error.lost_race:
-                raise CommandError("another peer has answered the session, or it has ended") from None
-            raise
-        await client.candidates(code, "answerer", arguments.candidate, secret=secret)
+        async with time_limit(arguments.wait, "answer"):
+            update = await wait_for_answer(client, code, secret)
+    except BaseException:
+        client.retry_timeout_s = 0
+        await client._try_to_withdraw(code, secret)
+        raise
+    if arguments.json:
+        terminal.print_line({"code": code, "answer": update.description, "answerCandidates": update.candidates})
+    else:
+        terminal.print_text(update.description or "")
 
-    run.with_client(arguments, work)
+
+async def answer(client: SignalClient, arguments: argparse.Namespace) -> None:
+    async with time_limit(arguments.wait, "offer"):
+        code, text, candidates = await find_session(client, arguments.target)
+    print(f"code: {terminal.printable(code)}", file=sys.stderr, flush=True)
+    if arguments.json:
+        terminal.print_line({"code": code, "offer": text, "offerCandidates": candidates})
+    else:
+        terminal.print_text(text)
+    # The program that makes the answer may read the offer until the end of the output.
+    sys.stdout.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    reply = await run.read_input("answer")
+    secret = new_secret()
+    client.retry_timeout_s = run.OUTAGE_S
+    try:
+        await client.answer(code, reply, secret=secret)
+    except SignalError as error:
+        if error.lost_race:
+            raise CommandError("another peer has answered the session, or it has ended") from None
+        raise
+    await client.candidates(code, "answerer", arguments.candidate, secret=secret)
 
 
 @contextlib.asynccontextmanager
 async def time_limit(wait_s: float | None, event: str) -> AsyncIterator[None]:
-    """Limit the time to wait for an event."""
     try:
         async with asyncio.timeout(wait_s):
             yield
@@ -125,20 +114,14 @@ async def find_session(client: SignalClient, target: str) -> tuple[str, str, lis
     raise AssertionError("unreachable")
 
 
-def ping(arguments: argparse.Namespace) -> None:
-    """Measure each server."""
+async def ping(_: SignalClient, arguments: argparse.Namespace) -> None:
+    """Measure each server, with a client of its own."""
     results = []
     for url in run.urls(arguments):
-        took_ms: list[float] = []
-
-        async def work(client: SignalClient, took_ms: list[float] = took_ms) -> None:
+        async with run.new_client(arguments, url) as client:
             topic = f"ping-{uuid.uuid4()}"
             await round_trip(client, topic)  # not measured, because it opens the connection
-            for _ in range(arguments.count):
-                took_ms.append(await round_trip(client, topic))
-
-        run.with_client(arguments, work, chosen=(url,))
-        took_ms.sort()
+            took_ms = sorted([await round_trip(client, topic) for _ in range(arguments.count)])
         p99_ms = took_ms[math.ceil(len(took_ms) * 0.99) - 1]
         statistics_ms = {"min_ms": took_ms[0], "median_ms": statistics.median(took_ms), "p99_ms": p99_ms}
         results.append(

@@ -19,7 +19,6 @@ class CommandError(Exception):
 
 
 def wants_tables(as_json: bool) -> bool:
-    """Return whether to print tables: on a terminal and without `--json`."""
     return sys.stdout.isatty() and not as_json
 
 
@@ -33,7 +32,6 @@ def print_rows(as_json: bool, heads: Sequence[str], rows: Iterable[tuple[Mapping
 
 
 def print_line(fields: Mapping[str, Any]) -> None:
-    """Print an object as one line of JSON and flush it."""
     print(json.dumps(fields), flush=True)
 
 
@@ -74,7 +72,6 @@ def shortened(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """Return the number of terminal columns of a text."""
     return sum(
         0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
     )
