@@ -70,7 +70,7 @@ async def test_little_work_starts_at_once_and_more_waits_for_its_turn(queue, now
     started = []
 
     def start(client, item):
-        if queue.may_start():
+        if queue.may_start(fair.perf_counter()):
             started.append(item)
         else:
             queue.submit(client, lambda: started.append(item))

@@ -215,7 +215,7 @@ class RequestReader(httputil.HTTPMessageDelegate):
             application.run(request, self._start_line, b"")
         else:
             queue = application.service.queue
-            if queue.may_start():
+            if queue.may_start(request.began_s):
                 queue.context.run(application.run, request, self._start_line, bytes(body))
             else:
                 queue.submit(request.client, partial(application.run, request, self._start_line, bytes(body)))

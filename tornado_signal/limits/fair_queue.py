@@ -31,14 +31,14 @@ class FairQueue:
         self._direct = 0  # how often `may_start` has been called in it
         self._running = False
 
-    def may_start(self) -> bool:
-        """Return whether the caller may start work directly: nothing waits, and few has been started just now.
+    def may_start(self, now_s: float) -> bool:
+        """Return whether the caller may start work directly: nothing waits, and little has been started just now.
 
-        Otherwise it must `submit` it. Such work must do little at once, such as create a task.
+        Otherwise it must `submit` it. Such work must do little at once, such as create a task. The time is that of
+        `perf_counter`.
         """
         if self._running:
             return False
-        now_s = perf_counter()
         if now_s - self._direct_s > TURN_S:
             self._direct_s, self._direct = now_s, 0
         self._direct += 1

@@ -133,11 +133,11 @@ class ClientCounts(ConnectionCounts):
         self.connections = self.refused = self.waiting = self.held = 0
         self.limited = limited
         self.name = name  # its address or network
-        self.requests = TokenBucket()
-        self.refusals = TokenBucket()
-        self.arrivals = TokenBucket()
-        self.sessions = TokenBucket()
-        self.bytes = TokenBucket()
+
+    def __getattr__(self, bucket: str) -> TokenBucket:
+        """Make a bucket when it is first used. Most clients are never refused, and many publish nothing."""
+        setattr(self, bucket, made := TokenBucket())
+        return made
 
     @property
     def idle(self) -> bool:

@@ -177,7 +177,7 @@ class ClientConnection:
             self.process_next()
 
     def message_received(self, message: bytes) -> bool:
-        if not self._is_busy and self.socket.drained is None and self.service.queue.may_start():
+        if not self._is_busy and self.socket.drained is None and self.service.queue.may_start(perf_counter()):
             return self._process(message)
         self._messages.append(message)
         if not self._is_busy:

@@ -212,7 +212,7 @@ class RequestContext:
         """Yield to other clients, then update `now_ms`. A wait for a change has yielded already, if few resume."""
         resuming, watch = self.service.resuming, self._watch
         woken = watch is not None and watch.woken_s > 0
-        if not woken or not resuming.may_start():
+        if not woken or not resuming.may_start(perf_counter()):
             await resuming.turn(self.client)
         self.now_ms = self.service.clock.now_ms()
         if watch is not None and woken:

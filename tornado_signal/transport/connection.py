@@ -107,11 +107,12 @@ class Connection(asyncio.Protocol):
             self._transport = PacedTransport(self._transport)
         self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         self.state.connections.add(self)
+        now_s = self.state.loop.time()
         if self._admission is None:  # the event loop has accepted it, not the listener
             peer = transport.get_extra_info("peername")
             self.remote_ip = self.client_address = peer[0] if isinstance(peer, tuple) else ""
-            self._admission = self.state.admit(self.remote_ip)
-        self.deadline_s = self.state.loop.time() + IDLE_S
+            self._admission = self.state.admit(self.remote_ip, now_s)
+        self.deadline_s = now_s + IDLE_S
         if self._admission is None:
             self.abort()
         elif self._admission.reject_status:

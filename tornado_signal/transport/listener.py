@@ -234,7 +234,7 @@ class Server:
     def _admit(self, connections: list[tuple[socket.socket, Any]]) -> None:
         for accepted, peer in connections:
             address = peer[0] if isinstance(peer, tuple) else ""
-            admission = self.state.admit(address)
+            admission = self.state.admit(address, self._loop.time())
             if admission is None:
                 accepted.close()
                 continue

@@ -191,10 +191,10 @@ class ServerState:
         self.unsent.max_bytes = max_unsent_bytes
         self.unfinished.max_bytes = max_unsent_bytes // 4
 
-    def admit(self, address: str) -> Admission | None:
+    def admit(self, address: str, now_s: float) -> Admission | None:
         if self._limiter is None:
             return UNLIMITED
-        admission = self._limiter.connected(address, int(self.loop.time() * 1000))
+        admission = self._limiter.connected(address, int(now_s * 1000))
         if admission is None:
             self.cut_off["too many"] += 1
         return admission
