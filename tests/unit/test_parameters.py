@@ -23,7 +23,7 @@ from tornado_signal.settings.settings import Settings
 encodable = st.text(st.characters(exclude_categories=["Cs"]))
 ASTRAL = "\U0001f600"
 CALL = SimpleNamespace(service=SimpleNamespace(settings=Settings(session_timeout_ms=300_000)))
-PAGE = parameters.number("page", 7, schemas.positive())
+PAGE = parameters.integer("page", schemas.positive(), 7)
 WAIT = parameters.WAIT
 
 

@@ -42,17 +42,14 @@ class RedisClient:
         self,
         addresses: Sequence[Address],
         *,
-        sentinel: str = "",
-        access: Credentials | None = None,
-        sentinel_access: Credentials | None = None,
-        acknowledgement: Acknowledgement | None = None,
-        prefix: str = "tornado-signal:",
+        sentinel: str,
+        access: Credentials,
+        sentinel_access: Credentials,
+        acknowledgement: Acknowledgement,
+        prefix: str,
     ) -> None:
-        self.access = access = access or Credentials()
-        self._sentinel_access = sentinel_access or Credentials(timeout_s=access.timeout_s)
-        self.topology = Topology(
-            addresses, sentinel, access, self._sentinel_access, acknowledgement or Acknowledgement()
-        )
+        self.access, self._sentinel_access = access, sentinel_access
+        self.topology = Topology(addresses, sentinel, access, sentinel_access, acknowledgement)
         self.metrics = self.topology.metrics
         self.prefix = prefix
         self.process_id = os.urandom(8)  # the identifier of this process

@@ -27,20 +27,28 @@ from .parameters import (
     Fields,
     Parameter,
     candidates,
-    check_integer,
     check_optional_string,
     check_side,
-    check_ttl,
     choice,
-    number,
+    integer,
     one_of,
-    side,
-    since,
     string,
 )
 from .reports import KINDS, MAX_MS, OUTCOMES, TRANSPORTS
 from .request_context import RequestContext
-from .schemas import DEFAULT_LIMIT, FILLED, MAX_INFO, MAX_LIMIT, MAX_TOPIC, MIN_TTL_MS, NOTHING, Schema, positive, ref
+from .schemas import (
+    DEFAULT_LIMIT,
+    FILLED,
+    MAX_INFO,
+    MAX_LIMIT,
+    MAX_TOPIC,
+    MIN_TTL_MS,
+    NOTHING,
+    SINCE,
+    Schema,
+    positive,
+    ref,
+)
 from .waiting import Feed, SessionFeed, TopicFeed, wait_for_change, wait_for_update
 
 ENTRY_BYTES: Final = 64  # that an entry of the store takes in addition to its text, origin and topic
@@ -328,10 +336,6 @@ def check_answering_side(fields: Fields, context: RequestContext) -> Side:
     return side
 
 
-def check_ms(fields: Fields, context: RequestContext) -> int:
-    return check_integer(fields.get("ms"), "ms", 0, MAX_MS)
-
-
 def check_listing_cursor(fields: Fields, context: RequestContext) -> str | None:
     """Return the unparsed cursor of an earlier listing. It is parsed after all other checks."""
     return check_optional_string(fields.get("since"), "since", 0)
@@ -341,7 +345,7 @@ def check_listing_cursor(fields: Fields, context: RequestContext) -> str | None:
 
 CLAMPED: Final = f"More than {MAX_LIMIT} counts as {MAX_LIMIT}."
 POSITIVE: Final = positive()
-SIDE: Final = side()
+SIDE: Final = Parameter("side", check_side, ref("Side"), required=True)
 ANSWERER: Final = {"type": "string", "const": "answerer"}
 SUCCESS: Final = wire.encode({"success": True})
 NO_RESULT: Final = b"null"
@@ -401,7 +405,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
                 choice("local", KINDS, description="The kind of the candidate of this peer, if it is known."),
                 choice("remote", KINDS, description="That of the other peer."),
                 choice("transport", TRANSPORTS, description="That to the relay, or of the pair, if it is known."),
-                Parameter("ms", check_ms, {"type": "integer", "minimum": 0, "maximum": MAX_MS}, required=True),
+                integer("ms", {"type": "integer", "minimum": 0, "maximum": MAX_MS}, required=True),
             ),
             refusals=(404,),
             body="ReportRequest",
@@ -427,8 +431,8 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             ref("TopicPage"),
             topics,
             (
-                number("page", 1, {**POSITIVE, "default": 1}),
-                number("limit", DEFAULT_LIMIT, {**POSITIVE, "default": DEFAULT_LIMIT}, CLAMPED),
+                integer("page", {**POSITIVE, "default": 1}, 1),
+                integer("limit", {**POSITIVE, "default": DEFAULT_LIMIT}, DEFAULT_LIMIT, CLAMPED),
                 PREFIX,
             ),
             action="list",
@@ -442,7 +446,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             "those of `since`.",
             ref("Listing"),
             sessions,
-            (TOPIC, WAIT, since(check_listing_cursor), number("limit", 0, POSITIVE, CLAMPED)),
+            (TOPIC, WAIT, Parameter("since", check_listing_cursor, SINCE), integer("limit", POSITIVE, 0, CLAMPED)),
             action="list",
         ),
         Operation(
@@ -457,7 +461,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
                 TOPIC,
                 string("info", MAX_INFO, {**FILLED, "maxLength": MAX_INFO}),
                 string("offer", settings.max_offer),
-                Parameter("ttl", check_ttl, {**ttl_schema, "description": "In ms."}),
+                integer("ttl", {**ttl_schema, "description": "In ms."}),
                 SECRET,
                 HOLD,
             ),
@@ -481,7 +485,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
                     string("candidate", settings.max_offer),
                     candidates(settings.max_offer),
                 ),
-                side(check_answering_side),
+                replace(SIDE, check=check_answering_side),
                 SECRET,
             ),
             refusals=(404, 409),
@@ -497,7 +501,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             "is anything.",
             {"oneOf": [ref("OffererNews"), ref("AnswererNews")]},
             poll,
-            (CODE, SIDE, WAIT, since(check_poll_cursor), SECRET),
+            (CODE, SIDE, WAIT, Parameter("since", check_poll_cursor, SINCE), SECRET),
             refusals=(404,),
             body="PollRequest",
             action="answer",

@@ -4,7 +4,7 @@ Values are JSON values. HTTP converts path and query, where everything is text, 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from ..errors import InvalidParameter
@@ -94,14 +94,6 @@ def check_secret(fields: Fields, context: RequestContext) -> bytes:
     return hash_secret(check_string(secret, "secret", schemas.MIN_SECRET, schemas.MAX_SECRET))
 
 
-def check_ttl(fields: Fields, context: RequestContext) -> int | None:
-    """Check the requested lifetime of an offer in milliseconds. None stands for the default."""
-    ttl_ms = fields.get("ttl")
-    if ttl_ms is None:
-        return None
-    return check_integer(ttl_ms, "ttl", schemas.MIN_TTL_MS, context.service.settings.session_timeout_ms)
-
-
 # Parameters of the operations
 
 
@@ -152,32 +144,17 @@ def one_of(name: str, *alternatives: Parameter) -> Parameter:
     return Parameter(name, check, {}, required=True, alternatives=alternatives)
 
 
-def number(name: str, default: int, schema: Schema, description: str = "") -> Parameter:
-    """Return the parameter for a number from 1 to 2^53 (docs/decisions.md#page-and-limit)."""
+def integer(
+    name: str, schema: Schema, default: int | None = None, description: str = "", *, required: bool = False
+) -> Parameter:
+    """Return the parameter for an integer in the range of its schema (docs/decisions.md#page-and-limit)."""
+    least, most = schema["minimum"], schema["maximum"]
 
-    def check(fields: Fields, context: RequestContext) -> int:
+    def check(fields: Fields, context: RequestContext) -> int | None:
         value = fields.get(name)
-        if value is None:
-            return default
-        return check_integer(value, name, 1, schemas.MAX_NUMBER)
+        return default if value is None and not required else check_integer(value, name, least, most)
 
-    return Parameter(name, check, schema, description=description)
-
-
-def side(check: Check = check_side) -> Parameter:
-    return Parameter("side", check, schemas.ref("Side"), required=True)
-
-
-def since(check: Check) -> Parameter:
-    return Parameter("since", check, schemas.SINCE)
-
-
-def _check_code(fields: Fields, context: RequestContext) -> str:
-    return check_string(fields.get("code"), "code")
-
-
-def _check_topic(fields: Fields, context: RequestContext) -> str:
-    return check_string(fields.get("topic"), "topic", 1, schemas.MAX_TOPIC)
+    return Parameter(name, check, schema, required, description)
 
 
 def _check_prefix(fields: Fields, context: RequestContext) -> str:
@@ -192,9 +169,9 @@ def _check_hold(fields: Fields, context: RequestContext) -> bool:
 
 
 # Any string is accepted. One that is not a UUID belongs to no session (docs/decisions.md#malformed-codes).
-CODE: Final = Parameter("code", _check_code, schemas.ref("Code"), required=True)
+CODE: Final = string("code", schema=schemas.ref("Code"))
 SECRET: Final = Parameter("secret", check_secret, schemas.SECRET)
-TOPIC: Final = Parameter("topic", _check_topic, schemas.TOPIC, required=True, place="path")
+TOPIC: Final = replace(string("topic", schemas.MAX_TOPIC, schemas.TOPIC), place="path")
 PREFIX: Final = Parameter("prefix", _check_prefix, schemas.PREFIX)
 HOLD: Final = Parameter("hold", _check_hold, schemas.HOLD, place="websocket")
 WAIT: Final = Parameter("wait", check_wait, schemas.WAIT)
