@@ -588,7 +588,7 @@ class FakeConnection:
 
     def grow(self, size):
         self.unsent_bytes += size
-        self.unsent.grown(self, self.unsent_bytes)
+        self.unsent.update(self, self.unsent_bytes)
 
     def abort(self):
         assert not self.closed

@@ -128,9 +128,9 @@ async def shrink_budget(count):
     ended = []
     connections = [Connection(number, ended) for number in range(count + 1)]
     for connection in connections[1:]:
-        budget.grown(connection, connection.size)
+        budget.update(connection, connection.size)
     yield
-    budget.grown(connections[0], connections[0].size)
+    budget.update(connections[0], connections[0].size)
     await until(lambda: len(ended) == budget.ended)
     yield
     assert budget.ended > count / 5

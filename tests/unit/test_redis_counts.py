@@ -58,23 +58,23 @@ async def test_other_partitions_are_not_waited_for_far_from_the_quota(monkeypatc
     counts = Counts(None, PARTITIONS, read, Settings())
     first, *_ = PARTITIONS.all("o")
     for _ in range(3):
-        assert counts.note("o", first, 1) is None
-    assert counts.others("o", first) == 0
+        assert counts.record_size("o", first, 1) is None
+    assert counts.sessions_elsewhere("o", first) == 0
     available.set()
     for _ in range(10):
         await asyncio.sleep(0)
-    assert counts.others("o", first) == 3
+    assert counts.sessions_elsewhere("o", first) == 3
     await counts.close()
 
 
 async def test_other_partitions_are_read_near_the_quota():
     counts, reads = make_counts(Settings(max_sessions_per_origin=20), [(4, 1)] * 4)
     first, second, *_ = PARTITIONS.all("o")
-    await counts.note("o", first, 5)
-    assert counts.others("o", first) == 12
-    assert counts.others("o", second) == 12
-    assert counts.note("o", first, 6) is None  # the others have just been read
-    assert counts.others("o", second) == 14
+    await counts.record_size("o", first, 5)
+    assert counts.sessions_elsewhere("o", first) == 12
+    assert counts.sessions_elsewhere("o", second) == 12
+    assert counts.record_size("o", first, 6) is None  # the others have just been read
+    assert counts.sessions_elsewhere("o", second) == 14
     assert reads == ["o"]
 
 
@@ -82,14 +82,14 @@ async def test_other_partitions_are_read_more_often_near_the_quota(monkeypatch):
     monkeypatch.setattr("tornado_signal.stores.redis.counts.FRESH_S", 0)
     counts, reads = make_counts(Settings(max_sessions_per_origin=100), [(5, 1)] * 4)
     first, *_ = PARTITIONS.all("o")
-    await counts.note("o", first, 50)
+    await counts.record_size("o", first, 50)
     for expected in (1, 2, 2, 3):  # 80 sessions are left: read every second time
-        counts.note("o", first, 5)
+        counts.record_size("o", first, 5)
         await asyncio.sleep(0)  # the read runs in parallel
         assert len(reads) == expected
     await asyncio.sleep(0)
     counts.use(Settings(max_sessions_per_origin=30))
-    await counts.note("o", first, 5)
+    await counts.record_size("o", first, 5)
     assert len(reads) == 4
     await counts.close()
 

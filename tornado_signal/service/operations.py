@@ -62,14 +62,25 @@ Pieces = AsyncGenerator[tuple[bytes, bool], None]
 
 
 @dataclass(frozen=True)
-class Operation:
-    """One operation."""
+class Declaration:
+    """The common parts of operations and subscriptions."""
 
     name: str
-    method: str
     path: str  # the path over HTTP. `{topic}` stands for a segment
     tag: str  # the section in the documents
     summary: str  # a sentence that describes it
+
+    @cached_property
+    def pattern(self) -> str:
+        """Its path, as logs and metrics name it."""
+        return self.path.replace("{topic}", ":topic")
+
+
+@dataclass(frozen=True)
+class Operation(Declaration):
+    """One operation."""
+
+    method: str
     result: Schema  # the schema of the result
     # Called with the context and the parameter values by name. It returns JSON, or an awaitable of it. With the
     # parameter `code` it is called with the 16 bytes of the code as `session`, which the token covers.
@@ -97,11 +108,6 @@ class Operation:
         return result if isinstance(result, bytes) else await result
 
     @cached_property
-    def pattern(self) -> str:
-        """Its path, as logs and metrics name it."""
-        return pattern_of(self.path)
-
-    @cached_property
     def in_path(self) -> tuple[Parameter, ...]:
         """The parameters that HTTP has in the path."""
         return tuple(parameter for parameter in self.parameters if parameter.place == "path")
@@ -117,30 +123,16 @@ class Operation:
         return HOLD in self.parameters
 
 
-def pattern_of(path: str) -> str:
-    """Return the name of a path in logs and metrics."""
-    return path.replace("{topic}", ":topic")
-
-
 @dataclass(frozen=True)
-class Subscription:
+class Subscription(Declaration):
     """A subscription to events. Fields with the names of those of `Operation` have the same meaning."""
 
-    name: str
-    path: str
-    tag: str
-    summary: str
     # Called with the context, the parameter values by name, the `cursor` of the last event that the client has received
     # (or None), the name of that `parameter` for errors, and the function that encodes an event.
     feed: Callable[..., Feed]
     parameters: tuple[Parameter, ...]
     action: str
     refusals: tuple[int, ...] = ()
-
-    @cached_property
-    def pattern(self) -> str:
-        """Its path, as logs and metrics name it."""
-        return pattern_of(self.path)
 
 
 def check(declared: tuple[Parameter, ...], fields: Fields, context: RequestContext) -> dict[str, Any]:
@@ -379,25 +371,25 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
     ttl_schema = {"type": "integer", "minimum": MIN_TTL_MS, "maximum": settings.session_timeout_ms}
     return (
         Operation(
-            "version", "GET", "/", "service", "The commit that the server was built from.", ref("Version"), version
+            "version", "/", "service", "The commit that the server was built from.", "GET", ref("Version"), version
         ),
-        Operation("health", "GET", "/health", "service", "That the server answers.", ref("Health"), health),
+        Operation("health", "/health", "service", "That the server answers.", "GET", ref("Health"), health),
         Operation(
             "iceServers",
-            "GET",
             "/ice-servers",
             "service",
             "The STUN and TURN servers, as an RTCConfiguration has them, and until when they can be used.",
+            "GET",
             ref("IceConfiguration"),
             ice_servers,
             action=ANY,
         ),
         Operation(
             "report",
-            "POST",
             "/report",
             "service",
             "Report how an attempt to connect two peers has ended, for the counters of the operator.",
+            "POST",
             NOTHING,
             report,
             (
@@ -413,10 +405,10 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
         ),
         Operation(
             "nearby",
-            "GET",
             "/nearby",
             "discovery",
             "A topic that only clients of the same network and origin get. It changes daily.",
+            "GET",
             ref("Nearby"),
             nearby,
             refusals=(404,),
@@ -424,10 +416,10 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
         ),
         Operation(
             "topics",
-            "GET",
             "/topics",
             "discovery",
             "Topics that have unanswered sessions, alphabetically.",
+            "GET",
             ref("TopicPage"),
             topics,
             (
@@ -439,11 +431,11 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
         ),
         Operation(
             "sessions",
-            "GET",
             "/{topic}/sessions",
             "discovery",
             "The unanswered sessions of a topic, newest first; with `wait` or `since`, as soon as they are not "
             "those of `since`.",
+            "GET",
             ref("Listing"),
             sessions,
             (TOPIC, WAIT, Parameter("since", check_listing_cursor, SINCE), integer("limit", POSITIVE, 0, CLAMPED)),
@@ -451,10 +443,10 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
         ),
         Operation(
             "offer",
-            "POST",
             "/{topic}/offer",
             "signaling",
             "Publish an offer under a topic.",
+            "POST",
             ref("Offered"),
             offer,
             (
@@ -471,10 +463,10 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
         ),
         Operation(
             "answer",
-            "POST",
             "/answer",
             "signaling",
             "Send the answer, or candidates of either side.",
+            "POST",
             ref("Success"),
             answer,
             (
@@ -494,11 +486,11 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
         ),
         Operation(
             "poll",
-            "POST",
             "/poll",
             "signaling",
             "What the other side has sent; with `wait` or `since`, what is new after `since`, as soon as there "
             "is anything.",
+            "POST",
             {"oneOf": [ref("OffererNews"), ref("AnswererNews")]},
             poll,
             (CODE, SIDE, WAIT, Parameter("since", check_poll_cursor, SINCE), SECRET),
@@ -508,10 +500,10 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
         ),
         Operation(
             "withdraw",
-            "POST",
             "/withdraw",
             "signaling",
             "End a session at once.",
+            "POST",
             ref("Success"),
             withdraw,
             (CODE, SIDE, SECRET),
@@ -523,10 +515,10 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
         ),
         Operation(
             "refresh",
-            "POST",
             "/refresh",
             "signaling",
             "Move a session's expiry to now and its lifetime.",
+            "POST",
             ref("Refreshed"),
             refresh,
             (CODE, SIDE, SECRET),

@@ -158,7 +158,7 @@ class Connection(asyncio.Protocol):
         if self._drained is None:
             self._drained = self.state.loop.create_future()
             self._set_deadline()
-            self.state.unsent.grown(self, self.unsent_bytes)
+            self.state.unsent.update(self, self.unsent_bytes)
 
     def resume_writing(self) -> None:
         if is_full(self._transport):
@@ -205,13 +205,13 @@ class Connection(asyncio.Protocol):
     def _parse(self, data: bytes) -> None:
         if self._waiting:
             data = self._waiting + data
-            self._keep(b"")
+            self._buffer(b"")
         size, taken = len(data), 0
         # Not beyond the piece in which a request comes that has to wait for its turn.
         while taken < size and len(self._streams) < 2 and self.delegate_work is None and not self._closing:
             taken += self._parser.feed(data[taken : taken + PIECE_BYTES])
         if taken < size:
-            self._keep(data[taken:])
+            self._buffer(data[taken:])
         if self._parser.progressed and not self._closing:
             self._parser.progressed = False
             self._set_deadline()
@@ -220,7 +220,7 @@ class Connection(asyncio.Protocol):
             self._paused = not self._paused
             (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
 
-    def _keep(self, data: bytes) -> None:
+    def _buffer(self, data: bytes) -> None:
         """Buffer input after an unfinished request. The total of all connections is bounded.
 
         A few small requests are always kept, because they cost no more than the connection itself.
@@ -273,7 +273,7 @@ class Connection(asyncio.Protocol):
             self._written_bytes = len(data) + (self._written_bytes if self._drained is not None else 0)
             self._transport.write(data)
             if self._drained is not None:
-                self.state.unsent.grown(self, self.unsent_bytes)
+                self.state.unsent.update(self, self.unsent_bytes)
         return self._drained or self.state.done
 
     def wait_for_delegate(self, work: Awaitable[Any]) -> None:
@@ -379,7 +379,7 @@ class Connection(asyncio.Protocol):
             headers_so_far = incomplete.headers
         if streams:
             self._reject_status = status
-            self._keep(b"")
+            self._buffer(b"")
             self.deadline_s = 0.0
             return
         headers, body = self.state.error_responder(status, cast(httputil.HTTPHeaders, headers_so_far or Headers([])))

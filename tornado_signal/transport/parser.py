@@ -9,7 +9,7 @@ import httptools
 from tornado import httputil
 
 from .headers import Headers
-from .syntax import BadRequest, KnownHead, check_target, find_request, keep_line, parse_head, split_fields
+from .syntax import BadRequest, KnownHead, cache_line, check_target, find_request, parse_head, split_fields
 
 MAX_HEAD_BYTES: Final = 32 * 1024  # request line and headers, or whatever else comes between two pieces of a body
 _METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}(?= |\Z)")
@@ -207,7 +207,7 @@ class RequestParser:
                     self._framing = f"POST / HTTP/1.1\r\n{name}: {headers[name]}\r\n\r\n".encode("latin-1")
         start_line = httputil.RequestStartLine((self._method or method).decode(), target, version)
         if version == "HTTP/1.1" and not (self._method or host):
-            keep_line(line, start_line)
+            cache_line(line, start_line)
         self._method = b""
         self._sink.request_received(start_line, headers, parser.should_keep_alive())
         # Not before: a refusal needs the headers.

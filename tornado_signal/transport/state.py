@@ -109,7 +109,7 @@ class MemoryBudget:
         self._size_of = size_of
         self._sizes: dict[OpenConnection, int] = {}
 
-    def grown(self, connection: OpenConnection, size: int) -> None:
+    def update(self, connection: OpenConnection, size: int) -> None:
         """Update the size of a connection."""
         self.record(connection, size)
         if self.bytes > self.max_bytes:

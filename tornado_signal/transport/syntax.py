@@ -95,7 +95,7 @@ def parse_head(head: bytes) -> tuple[str, Headers]:
     version, headers = _LATER_VERSION.sub(HTTP_1_1, first.decode()), Headers(split_fields(lines))
     check_headers(headers, version)
     if len(head) <= MAX_CACHED_BYTES and first.decode() == HTTP_1_1:
-        keep_head(key, head, headers, varying)
+        cache_head(key, head, headers, varying)
     return version, headers
 
 
@@ -132,7 +132,7 @@ class KnownHead:
         return self.headers.with_values(values) if self._values else self.headers, end
 
 
-def keep_head(key: bytes, head: bytes, headers: Headers, varying: "Varying") -> None:
+def cache_head(key: bytes, head: bytes, headers: Headers, varying: "Varying") -> None:
     """Have `find_request` know a head, if its connection stays open and only its Content-Length says what follows."""
     sent = headers.sent
     if not sent.keys().isdisjoint(NOT_KEPT) or sent.get(b"connection", KEPT_ALIVE).lower() != KEPT_ALIVE:
@@ -146,7 +146,7 @@ def keep_head(key: bytes, head: bytes, headers: Headers, varying: "Varying") -> 
         if headers.has_several(AUTHORIZATION) or AUTHORIZATION not in (name for _, _, name in varying):
             return
         kept.sent = sent | {AUTHORIZATION: b""}
-    keep(_heads, key, KnownHead(head, kept, varying), CACHED_HEADS)
+    add_to_cache(_heads, key, KnownHead(head, kept, varying), CACHED_HEADS)
 
 
 Varying = list[tuple[int, int, bytes]]
@@ -172,10 +172,10 @@ def _cache_key(head: bytes, varying: Varying) -> bytes:
     return head
 
 
-def keep_line(line: bytes, start_line: httputil.RequestStartLine) -> None:
+def cache_line(line: bytes, start_line: httputil.RequestStartLine) -> None:
     """Have `find_request` know what precedes HTTP/1.1, if nothing but the path depends on it. It has no secrets."""
     if start_line.method in ("GET", "POST") and b"?" not in line and len(line) <= MAX_CACHED_LINE_BYTES:
-        keep(_lines, line, start_line, CACHED_LINES)
+        add_to_cache(_lines, line, start_line, CACHED_LINES)
 
 
 def find_request(
@@ -207,7 +207,7 @@ _lines: Final[dict[bytes, httputil.RequestStartLine]] = {}
 _heads: Final[dict[bytes, KnownHead]] = {}  # by heads after their lines, without Content-Length and token
 
 
-def keep(cache: dict[K, V], key: K, value: V, most: int) -> None:
+def add_to_cache(cache: dict[K, V], key: K, value: V, most: int) -> None:
     """Add an entry to a cache of at most `most` entries. A full one is emptied first, which costs the least."""
     if len(cache) >= most:
         cache.clear()

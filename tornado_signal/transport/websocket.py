@@ -313,7 +313,7 @@ class WebSocket(asyncio.Protocol):
 
     def abort(self) -> None:
         self._closing = self.drops_messages = True
-        self._forget()
+        self._drop_input()
         self._transport.abort()
 
     def deadline_passed(self) -> None:
@@ -362,7 +362,7 @@ class WebSocket(asyncio.Protocol):
         if self._closing:  # it is over soon
             return
         if self.drained is not None or self._kept_bytes:
-            self.state.unsent.grown(self, self.unsent_bytes)
+            self.state.unsent.update(self, self.unsent_bytes)
         else:
             self.state.unsent.forget(self)
 
@@ -372,12 +372,12 @@ class WebSocket(asyncio.Protocol):
             return
         if self._frames.buffered_bytes or self._running_bytes >= SMALL_BYTES:
             self._is_unfinished = True
-            self.state.unfinished.grown(self, self.unfinished_bytes)
+            self.state.unfinished.update(self, self.unfinished_bytes)
         elif self._is_unfinished:
             self._is_unfinished = False
             self.state.unfinished.forget(self)
 
-    def _forget(self) -> None:
+    def _drop_input(self) -> None:
         """Drop input that is not going to be parsed."""
         self._frames.clear()
         self._posted = b""
@@ -391,7 +391,7 @@ class WebSocket(asyncio.Protocol):
         self._flush(make_frame(frames.CLOSE, data))
         self._close_code = code
         self._closing = True
-        self._forget()
+        self._drop_input()
         self.deadline_s = self.state.loop.time() + CLOSE_S
         if received or not self._transport.can_write_eof():
             self._transport.close()

@@ -187,8 +187,8 @@ class RpcConnection(ClientConnection):
         """Begin each request at its own turn. Other messages wait, so that little is parsed at a time."""
         responses: list[Awaitable[RpcResponse]] = []
         try:
-            while requests and await self._turn():
-                responses.append(asyncio.create_task(self._keep(self._begin(requests.pop(0), receipt, size))))
+            while requests and await self._wait_for_turn():
+                responses.append(asyncio.create_task(self._store_response(self._begin(requests.pop(0), receipt, size))))
                 size = 0  # the first request is charged for all bytes
         except (Exception, asyncio.CancelledError) as error:
             self.fail(error)
@@ -200,12 +200,12 @@ class RpcConnection(ClientConnection):
         finally:
             receipt.done()
 
-    async def _turn(self) -> bool:
+    async def _wait_for_turn(self) -> bool:
         """Wait for the client's next turn. Return whether the connection is still served."""
         await self.service.queue.turn(self.counts, next_=True)
         return not self.socket.drops_messages
 
-    async def _keep(self, response: "RpcResponse | Awaitable[RpcResponse]") -> "RpcResponse":
+    async def _store_response(self, response: "RpcResponse | Awaitable[RpcResponse]") -> "RpcResponse":
         """Store a response of a batch until the others are complete."""
         if not isinstance(response, RpcResponse):
             response = await response

@@ -117,12 +117,12 @@ class Counts:
         for cached in self._cached.values():
             cached.offers_left, cached.near = 0, True
 
-    def others(self, origin: str, partition: Partition) -> int:
+    def sessions_elsewhere(self, origin: str, partition: Partition) -> int:
         """Return the number of sessions in the other partitions of an origin."""
         cached = self._cached.get(origin)
         return sum(cached.sizes) - cached.sizes[partition.number] if cached else 0
 
-    def note(self, origin: str, partition: Partition, sessions: int) -> "asyncio.Task[None] | None":
+    def record_size(self, origin: str, partition: Partition, sessions: int) -> "asyncio.Task[None] | None":
         """Record the size of a partition. Start to read the others if that is due.
 
         Return the reading if the origin is near its quota: the publication should wait for it.

@@ -51,7 +51,7 @@ class Leases:
                 async with asyncio.timeout(BEAT_S):
                     await self._show_alive()
 
-    async def note(self, origin: str, code: bytes, expires_ms: int) -> None:
+    async def record(self, origin: str, code: bytes, expires_ms: int) -> None:
         """Record that this process holds an offer until its expiry. Without the record, it lives until then."""
         if not self._holds:
             self._holds = True

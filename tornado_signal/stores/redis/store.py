@@ -215,7 +215,7 @@ class RedisStore(Discovery):
         partition = self.partitions.of_topic(origin, topic)
         refreshed = False
         while True:
-            others = self._counts.others(origin, partition)
+            others = self._counts.sessions_elsewhere(origin, partition)
             state, expires, sessions, expired = await self._run(
                 "create",
                 partition,
@@ -231,7 +231,7 @@ class RedisStore(Discovery):
                 lease=lease,
             )
             self.report_expired(partition, expired)
-            reading = self._counts.note(origin, partition, sessions)
+            reading = self._counts.record_size(origin, partition, sessions)
             if reading is not None:
                 await asyncio.wait((reading,), timeout=BACKGROUND_S)
             if state == b"full" and others and not refreshed:
@@ -248,7 +248,7 @@ class RedisStore(Discovery):
                 self._observer("created", origin, code, topic, int(expires) - lifetime_ms, int(expires))
         await self._register(origin, int(expires))
         if lease:
-            await self._in_background(self._leases.note(origin, code, int(expires)))
+            await self._in_background(self._leases.record(origin, code, int(expires)))
         return code, int(expires)
 
     async def _run(self, script: str, partition: Partition, code: bytes, **arguments: bytes | str | int) -> list[Any]:
@@ -349,12 +349,12 @@ class RedisStore(Discovery):
 
     async def hold(self, origin: str, code: bytes, lease: bytes, *, secret_hash: bytes = b"") -> int:
         expires_ms, *_ = await self._refresh("hold", origin, code, secret_hash=secret_hash, lease=lease)
-        await self._in_background(self._leases.note(origin, code, expires_ms))
+        await self._in_background(self._leases.record(origin, code, expires_ms))
         return expires_ms
 
     async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
         expires_ms, *_ = await self._refresh("renew", origin, code, lease=lease)
-        await self._in_background(self._leases.note(origin, code, expires_ms))
+        await self._in_background(self._leases.record(origin, code, expires_ms))
         return expires_ms
 
     async def _refresh(self, script: str, origin: str, code: bytes, **arguments: bytes | int) -> list[int]:
