@@ -45,7 +45,6 @@ def keys(tmp_path):
 
 @pytest.fixture
 def protected(start_service, keys):
-    """A function that starts a server that requires tokens."""
     return functools.partial(start_service, auth_keys=keys)
 
 
@@ -179,7 +178,6 @@ async def published_code(service, topic):
 
 
 async def over_http(service, token, action, topic, info="me"):
-    """Try an action on a topic, and return the status."""
     code = await published_code(service, topic)
     requests = {
         "list": ("GET", f"/{topic}/sessions", None),

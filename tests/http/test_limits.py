@@ -57,7 +57,6 @@ class ByAddress:
 
 
 def limits_for_all(**settings):
-    """Return limits that apply to every address."""
     return ByAddress(Limits(Settings(unlimited_addresses=(), **settings)))
 
 

@@ -11,7 +11,7 @@ import socket
 
 import pytest
 from support.command import BOUND_S
-from support.rpc import RpcClient, until
+from support.rpc import RpcClient, open_socket, until
 from support.service import HANDSHAKE, ORIGIN, OTHER, head, request, with_origin
 from support.tokens import make_token, write_secret
 
@@ -24,21 +24,11 @@ from tornado_signal.service.service import MAX_REFUSED_ORIGINS
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.system import logs
-from tornado_signal.system.lifecycle import DRAINING, LEAVING
+from tornado_signal.system.lifecycle import LEAVING
 
 LOCAL = ("Host", "localhost")
 LOOPBACK = ipaddress.ip_network("127.0.0.1")
 PEER_SECRET = "a secret of the peer"
-
-
-class Client(RpcClient):
-    async def closed(self):
-        await asyncio.wait_for(self.socket.wait_closed(), BOUND_S)
-        return self.socket.close_code, self.socket.close_reason
-
-
-def connect(service, origin=ORIGIN, headers=()):
-    return Client(f"ws://127.0.0.1:{service.port}/ws", origin, additional_headers=headers)
 
 
 async def describe(service):
@@ -70,7 +60,6 @@ async def act(service, name, status=200, **fields):
 
 
 async def hold(client, topic, offer="held"):
-    """Publish a held offer, and return its code."""
     offer = await client.call("offer", topic=topic, info="me", offer=offer, hold=True, secret=PEER_SECRET)
     return offer["code"]
 
@@ -116,16 +105,6 @@ async def test_metrics_are_served_without_the_data_directory(service):
     assert response.status == 200
     assert b"\ntornado_signal_store_available 1.0\n" in response.body
     assert b"store_size_bytes" not in response.body
-
-
-async def test_draining_server_or_server_without_store_is_alive_but_not_ready(service):
-    await service.close_store()
-    for reason in ("database", "draining"):
-        assert await ask(service, "GET", "/healthz") == (200, {"status": "ok"})
-        status_code, fields = await ask(service, "GET", "/readyz")
-        assert (status_code, fields["status"]) == (503, "unavailable")
-        assert reason in fields["reason"]
-        service.shared.lifecycle.reach(DRAINING)
 
 
 async def test_internal_error_is_500_and_logged(service, monkeypatch, caplog):
@@ -327,7 +306,7 @@ async def test_store_has_the_largest_origins_and_nothing_that_peers_send_is_show
     answer = {"code": code, "side": "answerer", "candidate": "hidden candidate"}
     assert (await service.call("POST", "/answer", answer, origin=OTHER)).status == 200
     await service.call("GET", "/hidden/hidden")
-    async with connect(service) as client:
+    async with open_socket(service) as client:
         await client.call("subscribe", topic="hidden 0")
         text = (await service.ask_admin("/status")).body.decode()
     assert "hidden" not in text
@@ -347,7 +326,7 @@ async def test_topics_are_shown_on_a_setting_also_of_an_offer_that_was_taken_ove
     service = await start_service(admin_topics=True)
     for topic in ("large", "large", "small"):
         await service.offer(topic)
-    async with connect(service) as client, connect(service) as second:
+    async with open_socket(service) as client, open_socket(service) as second:
         await client.call("subscribe", topic="small")
         code = await hold(client, "large")
         for holder in (client, second):
@@ -381,7 +360,7 @@ async def test_connections_that_end_while_topics_are_found_are_left_out(start_se
     monkeypatch.setattr(service.shared.store, "find_topic", find_topic)
     async with contextlib.AsyncExitStack() as stack:
         for number in range(3):
-            first, second = [await stack.enter_async_context(connect(service)) for _ in range(2)]
+            first, second = [await stack.enter_async_context(open_socket(service)) for _ in range(2)]
             await second.call("hold", code=await hold(first, "lobby", f"held {number}"), secret=PEER_SECRET)
         (origin,) = (await process(service))["origins"]
     assert (origin["held_offers"], origin["websockets"]) == (3, {"/ws": 6})
@@ -447,7 +426,7 @@ async def test_clients_of_an_origin_a_topic_a_session_or_a_token_are_closed_and_
     ends_s = service.clock.now_ms() / 1000 + 600
 
     async def of(stack, sub, origin=ORIGIN):
-        client = await stack.enter_async_context(connect(service, origin))
+        client = await stack.enter_async_context(open_socket(service, origin))
         await client.call("authorize", token=make_token({"exp": ends_s, "sub": sub}))
         return client
 
@@ -470,7 +449,7 @@ async def test_clients_of_an_origin_a_topic_a_session_or_a_token_are_closed_and_
         ):
             assert await act(service, "disconnect", **fields) == {"connections": connections}
             for client in closed:
-                assert await client.closed() == (1008, "closed by the operator")
+                assert await client.close_frame() == (1008, "closed by the operator")
         assert await stranger.call("health")
         with contextlib.suppress(ConnectionError):
             await asyncio.wait_for(stream.reader.read(), BOUND_S)
@@ -494,7 +473,7 @@ async def test_connections_that_end_during_an_action_are_left_out(service, monke
     monkeypatch.setattr(actions, "end", lambda *_: abort_all(service))
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(4):
-            await stack.enter_async_context(connect(service))
+            await stack.enter_async_context(open_socket(service))
         assert await act(service, "disconnect", origin=ORIGIN) == {"connections": 1}
     assert logged_actions(caplog) == ['disconnect {"origin": "https://app.example"}: {"connections": 1}']
 
@@ -526,20 +505,20 @@ def behind_proxy(io_loop, start_service):
 
 async def test_idle_connection_of_a_proxy_stays_and_its_websocket_is_closed(behind_proxy):
     service, headers = behind_proxy, forwarded("192.0.2.7")
-    async with service.connect() as proxy, connect(service, headers=headers) as client:
+    async with service.connect() as proxy, open_socket(service, additional_headers=headers) as client:
         await proxy.send(request("GET", "/topics", headers=headers))
         assert (await proxy.receive()).status == 200
         assert await act(service, "disconnect", address="192.0.2.7") == {"connections": 1}
-        assert await client.closed() == (1008, "closed by the operator")
+        assert await client.close_frame() == (1008, "closed by the operator")
         await proxy.send(request("GET", "/topics"))
         assert (await proxy.receive()).status == 200
 
 
 async def test_blocked_network_is_refused_until_it_is_unblocked(behind_proxy):
     service, blocked = behind_proxy, forwarded("192.0.2.7")
-    async with connect(service, headers=blocked) as client:
+    async with open_socket(service, additional_headers=blocked) as client:
         assert await act(service, "block", address="192.0.2.0/24", seconds=60) == {"connections": 1}
-        assert await client.closed() == (1008, "blocked by the operator")
+        assert await client.close_frame() == (1008, "blocked by the operator")
     response = await service.call("GET", "/topics", headers=blocked)
     assert (response.status, response.json) == (429, {"error": "Too many requests"})
     assert int(response.headers["Retry-After"]) > 0
@@ -570,7 +549,7 @@ async def test_block_of_another_server_closes_connections_with_that_reason(servi
         service.shared.limits.block(ipaddress.ip_network("127.0.0.1"), 0)
         for path, client in clients.items():
             await (client.socket.send(sent[path].decode()) if sent[path] else client.socket.ping())
-            assert (await client.closed(), client.socket.close_reason) == (1008, "blocked by the operator")
+            assert await client.close_frame() == (1008, "blocked by the operator")
 
 
 async def test_connections_of_a_blocked_address_are_refused_until_the_block_ends(service, pass_time):

@@ -132,13 +132,6 @@ async def test_files_allow_only_get_head_and_options(service):
         assert preflight.status == 204
 
 
-async def test_paths_outside_the_static_files_are_not_served(service):
-    near = ["/client", "/client.js/", "/client.ts", "/web/client.js", "/../web/client.js", "//client.js"]
-    for path in (*near, "/", "/topics", "/openapi.json/", "/openapi"):
-        assert refused(await service.call("GET", path, origin=None)) == MISSING
-        assert (await service.call("GET", path)).status in (200, 404)
-
-
 async def test_browser_navigation_to_the_root_is_redirected_to_the_demo_and_no_other_request(fetch, service):
     requests = (("GET", NAVIGATES), ("GET", NAVIGATES[:1]), ("HEAD", NAVIGATES))
     for (method, headers), site in itertools.product(requests, ("none", "same-origin", "cross-site")):

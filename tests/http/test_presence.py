@@ -30,7 +30,6 @@ async def listed(service):
 
 
 async def hold(client, **more):
-    """Publish a held offer and return its code."""
     return (await client.call("offer", **OFFER, hold=True, **more))["code"]
 
 

@@ -595,7 +595,9 @@ async def test_everything_is_refused_alike(arrange, expected, over, start_servic
                 )
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
     if arrange is break_store:
-        assert len(errors) >= len(needs_store)
+        metrics = service.shared.log.metrics
+        assert metrics.defects == len(errors) >= len(needs_store)
+        assert not metrics.refusals
         assert all(record.exc_info[0] is ZeroDivisionError for record in errors)
         assert not [word for word in ("hidden", "5ec1e7") if word in caplog.text.lower()]
         caplog.clear()

@@ -23,12 +23,10 @@ FAILED = {"outcome": "failed", "ms": 15_000}
 
 @pytest.fixture
 def wanting(start_service, io_loop):
-    """A server that wants reports."""
     return io_loop.run_sync(lambda: start_service(connection_reports=True))
 
 
 async def series(service):
-    """Return the samples of the metrics."""
     text = (await service.ask_admin("/metrics")).body.decode()
     return dict(re.findall(r"^tornado_signal_(report\S+) (\S+)$", text, re.MULTILINE))
 

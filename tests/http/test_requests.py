@@ -162,7 +162,6 @@ KINDS = (connection.Connection, stream.HTTPStream, Request, Handler)
 
 
 def live_objects():
-    """Return the number of objects of requests by type, without collecting garbage."""
     counts = collections.Counter()
     for obj in gc.get_objects():
         if isinstance(obj, KINDS):
@@ -178,7 +177,6 @@ def rss_bytes():
 
 
 async def disconnect_midway(service, target, disconnect):
-    """Request something large, read its first bytes, and disconnect."""
     loop = asyncio.get_running_loop()
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -246,7 +244,6 @@ def garbage(uncollected):
 
 
 async def until_idle(service):
-    """Wait until all requests and connections have ended."""
     limits = service.shared.limits
     await until(lambda: not (service.shared.running or limits.waiting or limits.connections))
     await asyncio.sleep(0.05)

@@ -306,7 +306,6 @@ async def publish(service):
 
 
 async def stream(port, target, count):
-    """Return status, headers and the first events of a stream."""
     async with open_stream(port, target, headers=[("Accept", "text/event-stream")]) as opened:
         events = await opened.take(count)
         return opened.status, sorted(each for each in opened.headers.get_all() if each[0] not in VARYING), events

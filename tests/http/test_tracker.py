@@ -12,8 +12,6 @@ SDP = {"type": "offer", "sdp": "v=0"}
 
 
 class Tracker(RawClient):
-    """One connection of a client."""
-
     next, closed = RawClient.receive, RawClient.ended
 
     async def ask(self, message):
@@ -28,8 +26,6 @@ class Tracker(RawClient):
 
 @pytest.fixture
 def tracker(open_raw):
-    """A coroutine function that opens a connection."""
-
     def open_client(service, path="/tracker", **options):
         return open_raw(service, path, kind=Tracker, **options)
 

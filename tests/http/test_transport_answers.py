@@ -298,7 +298,6 @@ def test_line_break_in_a_value_does_not_add_a_header(sending, kind, status):
 
 @pytest.fixture
 def secure(loop, pair, trusting):
-    """A server with TLS, and a function that connects to it."""
     with serving(
         lambda: echo_application(("/send", SendingHandler)), loop=loop, tls=Tls(read_certificate(*pair)).context
     ) as running:

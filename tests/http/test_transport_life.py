@@ -77,8 +77,6 @@ class StreamingHandler(web.RequestHandler):
 
 
 class LargeHandler(web.RequestHandler):
-    """Sends everything at once."""
-
     def get(self):
         self.application.sent += 1
         self.finish(b"x" * int(self.get_argument("bytes")))
@@ -103,8 +101,6 @@ def release(running, number=0):
 
 @pytest.fixture
 def shorten_deadlines(monkeypatch):
-    """A function that shortens deadlines."""
-
     def shorten_to(*names, seconds=SOON_S):
         for name in names:
             monkeypatch.setattr(connection, name, seconds)
@@ -607,7 +603,6 @@ def fake_connections(unsent, **sizes):
 
 
 def closed_sizes(connections):
-    """Return the sizes of the closed connections by address."""
     return {address: [each.unsent_bytes for each in group if each.closed] for address, group in connections.items()}
 
 

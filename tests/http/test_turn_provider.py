@@ -61,7 +61,6 @@ async def others(service):
 
 
 async def admin(service, path):
-    """Return the response of the admin listener."""
     response = await service.ask_admin(path)
     return response.body.decode() if path == "/metrics" else response.json
 

@@ -7,15 +7,13 @@ import json
 import re
 
 import pytest
-from support.service import NO_SUCH_CODE, NOT_FOUND, NOW_MS, ORIGIN, TIMEOUT_MS, head, invalid, refused, with_origin
+from support.service import NO_SUCH_CODE, NOT_FOUND, NOW_MS, ORIGIN, TIMEOUT_MS, invalid, refused, request
 
 LONG_S = 45  # the longest wait, longer than any of these tests takes
 BOUND_S = 20  # limit for each response
 
 
 class Waiter:
-    """A waiting request."""
-
     def __init__(self, request):
         self.task = asyncio.ensure_future(request)
 
@@ -23,7 +21,6 @@ class Waiter:
         return await asyncio.wait_for(self.task, BOUND_S)
 
     async def json(self):
-        """Return the JSON of the response, which must be a success."""
         response = await self.response()
         assert response.status == 200, response
         return response.json
@@ -48,8 +45,6 @@ async def until_over(service, pass_time, wait_s, *waiters):
 
 @pytest.fixture
 def poll(service):
-    """A function that starts a poll."""
-
     def begin(code, side="offerer", **fields):
         return Waiter(service.call("POST", "/poll", {"code": code, "side": side, **fields}))
 
@@ -58,8 +53,6 @@ def poll(service):
 
 @pytest.fixture
 def list_sessions(service):
-    """A function that starts to list the topic `lobby`."""
-
     def begin(**fields):
         query = "&".join(f"{name}={value}" for name, value in fields.items() if value is not None)
         return Waiter(service.call("GET", f"/lobby/sessions?{query}"))
@@ -118,8 +111,7 @@ async def test_responses_without_optional_features_match_the_specification_byte_
     async with service.connect() as connection:
         for target, fields, status, expected in BARE:
             body = json.dumps(fields).replace("%s", code).encode() if fields else b""
-            length = [("Content-Length", str(len(body)))] if fields else []
-            await connection.send(head("POST" if fields else "GET", target, with_origin(ORIGIN, length)) + body)
+            await connection.send(request("POST" if fields else "GET", target, body or None))
             response = (await connection.reader.readuntil(b"\r\n\r\n")).decode()
             for name in ("Date", "X-Request-Id"):
                 response, removed = re.subn(rf"{name}: [^\r]*\r\n", "", response)

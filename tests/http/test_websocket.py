@@ -279,8 +279,6 @@ async def test_other_clients_are_served_between_the_requests_of_a_batch(service)
 
 
 class Recording:
-    """A transport whose writes are recorded."""
-
     def __init__(self, transport, writes):
         self._transport, self._writes = transport, writes
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import json
 import os
 import resource
 import socket
@@ -15,41 +14,23 @@ from support import rpc
 from support.command import ORIGIN
 from support.processes import memory_bytes
 from support.raw_http import reset, silent_clients
-from support.service import head, with_origin
+from support.service import request
 from support.waiting import until
 
 from tornado_signal.http.request import Request
-from tornado_signal.transport import connection, listener, stream
+from tornado_signal.transport import connection, stream
 
 
-def open_socket(port, receive_bytes=None):
-    """Return a client's socket with a small receive buffer, so that unread data stays at the server."""
-    client = socket.socket()
-    if receive_bytes is not None:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-    client.connect(("127.0.0.1", port))
-    return client
-
-
-def half_close(client):
-    client.shutdown(socket.SHUT_WR)
-
-
-GOODBYES = {"FIN": socket.socket.close, "RST": reset, "half": half_close}
-
-
-def poll_request(code, **fields):
-    data = json.dumps({"code": code, "side": "offerer", "wait": 60, **fields}).encode()
-    return head("POST", "/poll", with_origin(ORIGIN, [("Content-Length", str(len(data)))])) + data
+GOODBYES = {"FIN": socket.socket.close, "RST": reset, "half": lambda client: client.shutdown(socket.SHUT_WR)}
 
 
 def requests_that_wait(code):
     """One of each kind of request that waits."""
     return {
-        "poll": poll_request(code),
-        "listing": head("GET", "/nobody/sessions?wait=60", with_origin(ORIGIN)),
-        "topic's stream": head("GET", "/lobby/events", with_origin(ORIGIN)),
-        "session's stream": head("GET", f"/events?code={code}&side=offerer", with_origin(ORIGIN)),
+        "poll": request("POST", "/poll", {"code": code, "side": "offerer", "wait": 60}),
+        "listing": request("GET", "/nobody/sessions?wait=60"),
+        "topic's stream": request("GET", "/lobby/events"),
+        "session's stream": request("GET", f"/events?code={code}&side=offerer"),
     }
 
 
@@ -64,7 +45,7 @@ def alive(*kinds):
 )
 async def test_waiter_is_released_when_its_client_disconnects(kind, goodbye, service):
     code = await service.offer()
-    client = open_socket(service.port)
+    client = socket.create_connection(("127.0.0.1", service.port))
     client.sendall(requests_that_wait(code)[kind])
     await rpc.until(lambda: len(service.store.watches) == 1)
     GOODBYES[goodbye](client)
@@ -72,44 +53,6 @@ async def test_waiter_is_released_when_its_client_disconnects(kind, goodbye, ser
     client.close()
     del client
     await rpc.until(lambda: not alive(connection.Connection, stream.HTTPStream, Request))
-
-
-@pytest.mark.parametrize("whose", ["topic", "session"])
-async def test_stream_of_a_stalled_client_is_closed_with_little_memory(whose, start_service, monkeypatch):
-    monkeypatch.setattr(connection, "STALLED_S", 0.5)
-    monkeypatch.setattr(listener, "TICK_S", 0.1)
-    service = await start_service(max_body_bytes=25_000_000)
-    code = await service.offer()
-    client = open_socket(service.port, 4096)
-    kind = f"{whose}'s stream"
-    client.sendall(requests_that_wait(code)[kind])
-    await rpc.until(lambda: len(service.store.watches) == 1)
-    (kept,) = alive(connection.Connection)
-    text = "x" * 100_000
-    most = 0
-    for _ in range(100):
-        if whose == "topic":
-            await service.offer(offer=text)
-        else:
-            await service.post("/answer", code=code, side="answerer", candidate=text)
-        most = max(most, kept._transport.get_write_buffer_size())
-        if not len(service.store.watches):
-            break
-    assert most < 1_000_000, "10 MB came, and most of it was kept for a reader that does not read"
-    await rpc.until(lambda: not service.store.watches)
-    del kept
-    await rpc.until(lambda: not alive(connection.Connection))
-    client.close()
-    assert len(await service.sessions()) > (1 if whose == "topic" else 0)  # others are served normally
-
-
-def fill(port, requests):
-    """Open a connection for each request and send it. They all wait once a later request has its response."""
-    clients = []
-    for request in requests:
-        clients.append(open_socket(port))
-        clients[-1].sendall(request)
-    return clients
 
 
 SILENT = 10_000
@@ -144,15 +87,16 @@ def test_ten_thousand_silent_clients_and_hundreds_of_slow_ones_delay_nobody(star
     open_files = Path(f"/proc/{server.process.pid}/fd")
     idle = len(os.listdir(open_files))
     with silent_clients(server.port, SILENT), contextlib.ExitStack() as ends:
-        drops = [drop for drop in SLOWLY.values() for _ in range(SLOW)]
-        clients = fill(server.port, [begin for begin in SLOWLY for _ in range(SLOW)])
-        for client in clients:
-            ends.callback(client.close)
+        clients = []
+        for begin, drop in [*SLOWLY.items()] * SLOW:
+            client = ends.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            client.sendall(begin)
             client.setblocking(False)
+            clients.append((client, drop))
         until(lambda: len(os.listdir(open_files)) >= idle + SILENT)
         taken_s = []
         for number in range(5, 45):
-            for client, drop in zip(clients, drops, strict=True):
+            for client, drop in clients:
                 with contextlib.suppress(OSError):  # the server had enough, or reads no more
                     client.send(drop)
             taken_s.append(seconds(number))

@@ -28,7 +28,6 @@ def spoil_tables(path, begin=0.0, end=1.0, step=500):
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
-    """A directory with a thousand sessions in several tables."""
     path = tmp_path_factory.mktemp("tables") / "data"
     fill(path, 1000, offer=noise(6000))
     write_tables(path)

@@ -37,7 +37,6 @@ def descriptors(server):
 
 
 def connect(server):
-    """A connection that is opened on entering its context."""
     return contextlib.closing(http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=BOUND_S))
 
 

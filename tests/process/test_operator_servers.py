@@ -53,11 +53,6 @@ def share(redis, start, tmp_path):
     return starting
 
 
-async def closed(client):
-    await asyncio.wait_for(client.socket.wait_closed(), BOUND_S)
-    return client.socket.close_code, client.socket.close_reason
-
-
 def test_token_is_required_where_it_is_configured(start, token):
     server = start("--admin-port", "0", "--admin-token-file", token)
     right, wrong = f"Bearer {TOKEN}", "Bearer another"
@@ -227,7 +222,7 @@ async def test_servers_that_share_a_redis_are_one(share):
         ending = await asyncio.to_thread(ask, first, "/actions/disconnect", {"origin": ORIGIN})
         assert sum(result["connections"] for result in ending[1]["results"]) == 3
         for client in clients:
-            assert await closed(client) == (1008, "closed by the operator")
+            assert await client.close_frame() == (1008, "closed by the operator")
         assert await honest.call("health")
 
 

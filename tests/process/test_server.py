@@ -18,6 +18,7 @@ from support.command import BOUND_S, ORIGIN, call, commit, run
 from support.paths import ROOT
 from support.rpc import open_socket
 from support.scraping import scrape
+from support.service import request
 from support.service_manager import receive_message, wait_for_message
 from support.traffic import send
 from support.waiting import until
@@ -287,14 +288,7 @@ def connect(server):
     return socket.create_connection(("127.0.0.1", server.port), BOUND_S)
 
 
-def asking(path, body=None):
-    data = b"" if body is None else json.dumps(body).encode()
-    line = f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nHost: x\r\nOrigin: {ORIGIN}\r\n"
-    return f"{line}Content-Length: {len(data)}\r\n\r\n".encode() + data
-
-
 def whole(client):
-    """Return everything received until the server closes the connection."""
     with client.makefile("rb") as rest:
         return rest.read()
 
@@ -312,7 +306,7 @@ def until_nobody_is_let_in(server):
 def stalled(server):
     """A client that has asked for a lot and does not read it: a server that stops waits for it."""
     with connect(server) as slow:
-        slow.sendall(asking("/lobby/sessions"))
+        slow.sendall(request("GET", "/lobby/sessions"))
         yield slow, slow.recv(1)
 
 
@@ -429,7 +423,7 @@ def test_file_of_a_passed_unix_socket_stays(start, tmp_path, monkeypatch):
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(BOUND_S)
             client.connect(path.name)
-            client.sendall(asking("/health"))
+            client.sendall(request("GET", "/health"))
             assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
         assert server.stop() == 0
         assert path.is_socket()
@@ -442,7 +436,7 @@ def test_passed_socket_keeps_clients_for_the_next_process(start, passed):
         assert first.stop() == 0
         waiting = [stack.enter_context(connect(first)) for _ in range(100)]
         for client in waiting:
-            client.sendall(asking("/lobby/sessions"))
+            client.sendall(request("GET", "/lobby/sessions"))
         second = start(passed=passed[:1])
         for client in waiting:
             assert code.encode() in client.recv(4096)

@@ -32,7 +32,6 @@ MARK = "marked-data-of-peers"
 
 @pytest.fixture
 def flags(receiver, tmp_path):
-    """The settings that send events to the receiver."""
     return ["--webhook-url", receiver.url, *write_secret(tmp_path)]
 
 

@@ -103,7 +103,6 @@ def turn_around(file, start):
 
 
 async def fill(store, count):
-    """Sessions of all kinds, in tables."""
     one = Under(store, ORIGIN)
     codes = await asyncio.gather(*[one.create(f"topic {number % 7}", offer=f"{number}") for number in range(count)])
     await asyncio.gather(*[one.add(code, OFFERER, "a", "b") for code in codes])

@@ -31,7 +31,6 @@ opened = functools.partial(opened_on, redis_timeout_ms=PATIENT_MS)
 
 
 def calls(redis, name):
-    """Return how often a node has executed a command."""
     return redis.ask("INFO", "commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"]
 
 

@@ -19,7 +19,6 @@ cluster = fixture(RedisCluster, KINDS, 3, 1)
 
 @contextlib.asynccontextmanager
 async def opened(cluster):
-    """Open a store and its relay."""
     async with opened_on(*cluster.servers) as store:
         relay = open_relay(store.shared_redis, unlimited)
         try:
