@@ -6,25 +6,20 @@ export * from "./signal-client.js";
 
 /** An EventTarget with a type for each event name. */
 export interface TypedEventTarget<Events> extends EventTarget {
-  addEventListener<Name extends keyof Events>(
+  addEventListener: Listen<Events>;
+  removeEventListener: Listen<Events>;
+}
+
+interface Listen<Events> {
+  <Name extends keyof Events>(
     type: Name,
     listener: (event: Events[Name]) => void,
     options?: boolean | AddEventListenerOptions,
   ): void;
-  addEventListener(
+  (
     type: string,
     listener: EventListenerOrEventListenerObject | null,
     options?: boolean | AddEventListenerOptions,
-  ): void;
-  removeEventListener<Name extends keyof Events>(
-    type: Name,
-    listener: (event: Events[Name]) => void,
-    options?: boolean | EventListenerOptions,
-  ): void;
-  removeEventListener(
-    type: string,
-    listener: EventListenerOrEventListenerObject | null,
-    options?: boolean | EventListenerOptions,
   ): void;
 }
 

@@ -193,7 +193,7 @@ export class Attempts {
     const { member } = contact;
     member.tries = 0;
     this.#attempts[Number(contact.leads)].delete(contact);
-    this.#count(contact, true);
+    contact.report(true);
     member.open?.end();
     member.open = contact;
     this.room.target.peers.set(member.id, contact.peer);
@@ -203,13 +203,8 @@ export class Attempts {
 
   /** @param {Contact} contact @param {Error} error */
   unreachable(contact, error) {
-    this.#count(contact, false);
+    contact.report(false);
     if (contact.tries > 1 && !contact.member.open) this.room.report(error); // the first time, the device may be slow
-  }
-
-  /** @param {Contact} contact @param {boolean} connected */
-  #count({ peerConnection, beganMs }, connected) {
-    this.room.ice().report(peerConnection, now() - beganMs, connected);
   }
 
   /** Make Chromium free closed connections, which count for its limit of 500. It does so after large allocations. */

@@ -3,7 +3,7 @@
 import { Messages } from "./data.js";
 import { Files } from "./files.js";
 import { kept, Negotiation, newConnection } from "./negotiation.js";
-import { doubt } from "./timing.js";
+import { doubt, now } from "./timing.js";
 
 /** @import { Offer } from "./files.js" */
 /** @import { IceServers, PeerOptions, Received, Way } from "./types.d.ts" */
@@ -11,6 +11,7 @@ import { doubt } from "./timing.js";
 /** The shared part of the connections of sessions and rooms. @implements {Way} */
 export class Link {
   isOpen = false; // whether the page has the connection
+  beganMs = now(); // of the attempt
   #stop = new AbortController();
   signal = this.#stop.signal; // aborted when the connection has ended
   /** @type {ReturnType<typeof setTimeout> | undefined} */ #timer;
@@ -74,6 +75,11 @@ export class Link {
       if (received) use(received);
     });
     return messages;
+  }
+
+  /** Report how the attempt has ended. @param {boolean} connected */
+  report(connected) {
+    this.ice.report(this.peerConnection, now() - this.beganMs, connected);
   }
 
   /** Set a time limit in place of the last one; without parameters none. @param {number} [ms] @param {() => void} [late] */

@@ -61,7 +61,6 @@ export class Contact extends Link {
   #incoming = 0; // those that the other side has opened
   late = false; // whether it ends when another attempt needs its place
   /** @type {number | undefined} */ connectedMs; // for some seconds from then on it does not end for another one
-  beganMs = now();
 
   /** @param {Attempts} attempts @param {Member} member @param {unknown} name @param {boolean} leads */
   constructor(attempts, member, name, leads) {

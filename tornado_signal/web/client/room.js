@@ -18,15 +18,6 @@ const MAX_NAMESAKES = 10; // that are asked for a sign of life
 const ASK_MS = 500; // for which a request for a sign of life waits for the beacon of its sender
 const ROOM_OPTIONS = { channel: "object", me: "", max: "", secret: "string", password: "" };
 
-/** @implements {PublicChannel} */
-class Channel extends EventTarget {
-  /** @param {PublicChannel["send"]} send */
-  constructor(send) {
-    super();
-    this.send = send;
-  }
-}
-
 /** Everybody under a topic, connected to everybody (docs/room-protocol.md). */
 class Room extends EventTarget {
   /** @type {string | undefined} */ id;
@@ -72,7 +63,8 @@ class Room extends EventTarget {
   channel(name, init) {
     if (typeof name !== "string" || !name) throw new SignalError("argument-invalid", "A channel has a name");
     const { channels } = this.#member;
-    const channel = channels.get(name) ?? new Channel((data, to) => this.#member.send(data, to, name, init));
+    /** @type {PublicChannel["send"]} */ const send = (data, to) => this.#member.send(data, to, name, init);
+    const channel = channels.get(name) ?? Object.assign(new EventTarget(), { send });
     channels.set(name, channel);
     return channel;
   }
@@ -97,7 +89,7 @@ export class Membership {
   ready = deferred();
   end = deferred();
   /** @type {unknown} */ #reason; // why it closes, unless the page has called `leave`
-  /** @type {Map<string, Channel>} */ channels = new Map(); // by name
+  /** @type {Map<string, PublicChannel>} */ channels = new Map(); // by name
   roster = new Roster();
   /** @type {Attempts | undefined} */ attempts; // once their part has loaded
   /** @type {Set<MediaStream>} */ streams = new Set();

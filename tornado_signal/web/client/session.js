@@ -218,14 +218,12 @@ export class SessionLink extends Link {
 
   /** Continue until the channel is open or the time limit is reached. Both sides are described. */
   async connect() {
-    const beganMs = now();
-    const report = (/** @type {boolean} */ connected) =>
-      this.ice.report(this.peerConnection, now() - beganMs, connected);
+    this.beganMs = now();
     const failed = (/** @type {unknown} */ error) =>
-      /^(connect-timeout|ice-failed|no-relay)$/.test(Object(error).code) && report(false);
-    this.opened.then(() => report(true), failed);
+      /^(connect-timeout|ice-failed|no-relay)$/.test(Object(error).code) && this.report(false);
+    this.opened.then(() => this.report(true), failed);
     this.#wanted.resolve();
-    this.#endMs = beganMs + CONNECT_MS;
+    this.#endMs = this.beganMs + CONNECT_MS;
     // Earlier if the other side has not sent a candidate or connected.
     this.#wait(this.pairs || !this.leads ? PAIR_MS : CONNECT_MS);
     try {
