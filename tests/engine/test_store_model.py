@@ -39,6 +39,7 @@ moments = st.integers(0, 60)
 sides = st.sampled_from(Side)
 leases = st.sampled_from([bytes([number]) * 12 for number in range(3)])
 secrets = st.just(b"") | st.sampled_from([hash_secret("one"), hash_secret("two")])
+offsets = st.integers(0, 6) | st.just(2**53 * 1000)  # the last page of the largest number and size
 foreign = st.none() | st.sampled_from(ORIGINS)
 topic_ranges = st.none() | st.sampled_from(
     [
@@ -184,7 +185,7 @@ class Model(RuleBasedStateMachine):
             self.left_ms[origin, code] = self.clock.ms
             self.moved(origin, session.topic)
 
-    def is_told_of(self, origin, code):
+    def must_learn_of(self, origin, code):
         """Whether those who know of a session that is no longer listed must be able to hear that it left."""
         session = self.sessions.get((origin, code))
         gone_ms = self.left_ms.get((origin, code), 0)
@@ -442,12 +443,12 @@ class Model(RuleBasedStateMachine):
                 code = event.listed.session.code
                 announced = self.announced[origin, code]
                 times = known[code][0] + 1 if code in known else announced
-                assert times <= announced or not self.is_told_of(origin, code)
+                assert times <= announced or not self.must_learn_of(origin, code)
                 known[code] = times, event.listed.session.expires_ms
         if len(events) <= most:
             listed = {code for code, _ in self.listed(origin, topic)}
             assert all(known[code][1] >= self.announced_ms[origin, code] for code in listed)
-            assert not any(self.is_told_of(origin, code) for code in known.keys() - listed)
+            assert not any(self.must_learn_of(origin, code) for code in known.keys() - listed)
 
     @rule(passed_ms=moments)
     def pass_time(self, passed_ms):
@@ -486,7 +487,7 @@ class Model(RuleBasedStateMachine):
         self.run(self.engine.move(self.store, origin, topic, share))
         self.moved_slots = True
 
-    @rule(origin=st.sampled_from(ORIGINS), offset=st.integers(0, 6), limit=st.integers(1, 6), ranges=topic_ranges)
+    @rule(origin=st.sampled_from(ORIGINS), offset=offsets, limit=st.integers(1, 6), ranges=topic_ranges)
     def topics(self, origin, offset, limit, ranges):
         covered = [(name, count) for name, count in self.counts(origin) if covers(ranges, name)]
         found = self.run(self.under(origin).topics(offset, limit, ranges))
@@ -550,14 +551,14 @@ class Model(RuleBasedStateMachine):
         async def changes():
             return [(await self.under(origin).state(topic, each[0])).changed for each in before]
 
-        for told_apart, (_, names_then, moves_then) in zip(self.run(changes()), before, strict=True):
-            assert told_apart or names == names_then
-            assert not told_apart or names != names_then or moves != moves_then
+        for differs, (_, names_then, moves_then) in zip(self.run(changes()), before, strict=True):
+            assert differs or names == names_then
+            assert not differs or names != names_then or moves != moves_then
         if (state.position, names, moves) not in before:
             self.states[origin, topic] = [*before, (state.position, names, moves)][-STATES:]
 
     @invariant()
-    def who_watches_is_told(self):
+    def changes_wake_watches(self):
         self.run(self.engine.settled(self.store))
         asleep = {name for name, (_, wait) in self.waits.items() if not wait.done()}
         assert not self.touched & asleep
@@ -589,6 +590,7 @@ class Model(RuleBasedStateMachine):
                     self.clock.ms = max([self.clock.ms, *ends]) + max(TIMEOUTS_MS)
                     self.sweep(True)
                     self.run(self.engine.check(self.store))
+                self.run(self.store.probe())
                 self.run(self.engine.holds_nothing(self.store))
                 self.run(self.store.close())
         finally:

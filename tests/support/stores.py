@@ -105,7 +105,7 @@ class LevelDB:
         monkeypatch.setattr(records, "LISTING_STEP", 3)
         monkeypatch.setattr(store_module, "REMOVALS_STEP", 3)
         monkeypatch.setattr(session_table, "STEP", 8)
-        monkeypatch.setattr("tornado_signal.stores.leveldb.memory.MAX_REMOVALS", 30)
+        monkeypatch.setattr("tornado_signal.stores.leveldb.memory.MAX_REMOVALS", 3)
 
 
 class Redis:

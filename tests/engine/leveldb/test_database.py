@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -61,7 +61,7 @@ class Held:
     """A database with a copy of all its keys in memory and a record of all callbacks."""
 
     def __init__(self, path, **options):
-        self.told = []
+        self.settled = []
         self.loads = []
         self.opened = asyncio.Event()
         options = {"load": lambda db: dict(db.iterator()), "sync": False, "start_empty": False} | options
@@ -79,7 +79,7 @@ class Held:
         self.opened.set()
 
     def put(self, *keys, value=b"value"):
-        return self.db.commit(Change([(key, value) for key in keys], []), lambda ok: self.told.append((keys[0], ok)))
+        return self.db.commit(Change([(key, value) for key in keys], []), lambda ok: self.settled.append((keys[0], ok)))
 
     def keys(self):
         return [key for key in self.db.snapshot.iterator(include_value=False) if key not in OWN]
@@ -202,10 +202,10 @@ async def test_change_is_seen_once_committed_even_if_its_waiter_is_cancelled(hel
         waiters = [held.put(b"a"), held.put(b"b")]
         waiters[0].cancel()
         await turns(3)
-        assert (held.keys(), held.told) == ([], [])
+        assert (held.keys(), held.settled) == ([], [])
     await waiters[1]
     assert held.keys() == [b"a", b"b"]
-    assert held.told == [(b"a", True), (b"b", True)]
+    assert held.settled == [(b"a", True), (b"b", True)]
 
 
 async def test_deletes_come_before_puts_and_settled_before_the_waiter(held):
@@ -244,7 +244,7 @@ async def test_failed_write_refuses_everything_until_reopened(held, disk, caplog
         await turns(3)
         waiters += [held.put(b"%d" % number) for number in range(3, 6)]
     assert await outcomes(*waiters) == [False] * 6
-    assert sorted(held.told[1:]) == [(b"%d" % number, False) for number in range(6)]
+    assert sorted(held.settled[1:]) == [(b"%d" % number, False) for number in range(6)]
     with pytest.raises(Unavailable):
         _ = held.db.snapshot
     assert await outcomes(held.put(b"during")) == [False]
@@ -255,9 +255,10 @@ async def test_failed_write_refuses_everything_until_reopened(held, disk, caplog
     assert held.keys() == [b"before"]
     assert held.loads[-1].keys() == {b"before", *OWN}
     assert await outcomes(held.put(b"after")) == [True]
-    assert held.told[-2:] == [(b"during", False), (b"after", True)]
+    assert held.settled[-2:] == [(b"during", False), (b"after", True)]
     said = [record.levelname for record in caplog.records if record.name == database.__name__]
     assert said == ["ERROR", "ERROR", "WARNING"]  # it failed, it cannot be opened (said once), it is open again
+    assert "still refusing requests: " in caplog.text
     assert "No space left" in caplog.text
     assert (held.metrics.failed, held.metrics.reopened) == (1, 1)
     assert held.metrics.changes.sum == sum(held.metrics.changes.counts) == 2  # what failed is not among them
@@ -275,7 +276,7 @@ async def test_callback_that_raises_stops_no_other_change(writing, held, disk, c
     disk.failing = not writing
     waiters = [held.put(b"a"), held.db.commit(Change([(b"b", b"")], []), fail), held.put(b"c")]
     assert await asyncio.wait_for(outcomes(*waiters), 60) == [writing] * 3
-    assert held.told == [(b"a", writing), (b"c", writing)]
+    assert held.settled == [(b"a", writing), (b"c", writing)]
     disk.failing = False
     await asyncio.wait_for(held.opened.wait(), 60)
     assert await outcomes(held.put(b"d")) == [True]
@@ -289,6 +290,18 @@ async def test_error_of_a_measurement_does_not_stop_the_writer(held, monkeypatch
     for _ in range(2):
         assert await asyncio.wait_for(outcomes(held.put(b"a")), 60) == [True]
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_repeated_failures_lose_nothing_confirmed(held, disk):
+    for number in range(5):
+        held.opened.clear()
+        disk.failing = True
+        assert await outcomes(held.put(b"lost %d" % number)) == [False]
+        disk.failing = False
+        await asyncio.wait_for(held.opened.wait(), 60)
+        assert await outcomes(held.put(b"kept %d" % number)) == [True]
+    assert held.keys() == [b"kept %d" % number for number in range(5)]
+    assert (held.metrics.failed, held.metrics.reopened) == (5, 5)
 
 
 def damaged_block():
@@ -379,11 +392,14 @@ async def test_closing_writes_pending_changes(held, tmp_path, disk):
         closings = [asyncio.create_task(held.db.close()) for _ in range(3)]
         await asyncio.sleep(0)
         late = held.put(b"late")
+    while not all(each.done() for each in closings):
+        await asyncio.sleep(0)
+        with suppress(Unavailable):  # a read of a database that is being closed once ended the process
+            held.keys()
     assert await outcomes(*before, late) == [True, True, False]
-    await asyncio.gather(*closings)
     await held.db.close()
     assert await outcomes(held.put(b"later")) == [False]
-    assert sorted(held.told) == [(b"a", True), (b"b", True), (b"late", False), (b"later", False)]
+    assert sorted(held.settled) == [(b"a", True), (b"b", True), (b"late", False), (b"later", False)]
     with pytest.raises(Unavailable):
         _ = held.db.snapshot
     assert await stored(tmp_path / "data") == [b"a", b"b"]
