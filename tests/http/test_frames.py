@@ -29,7 +29,9 @@ async def exchange(port, path, sent, count):
         await loop.sock_sendall(client, head("GET", path, with_origin(ORIGIN, HANDSHAKE)))
         data = b""
         while b"\r\n\r\n" not in data:
-            data += await loop.sock_recv(client, 1 << 16)
+            chunk = await loop.sock_recv(client, 1 << 16)
+            assert chunk, data
+            data += chunk
         with contextlib.suppress(ConnectionError):  # a close frame can be read although the server takes no more
             if path == "/y-webrtc":
                 await loop.sock_sendall(client, frame(TEXT, b'{"type":"subscribe","topics":["t"]}'))

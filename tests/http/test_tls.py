@@ -14,7 +14,7 @@ from cryptography import x509
 from support.certificates import client_context, make_pair, name_of
 from support.command import BOUND_S, ORIGIN, run
 from support.processes import cpu_s
-from support.raw_http import answers, on_both_loops, read_all, serving
+from support.raw_http import answers, on_both_loops, read_all, receive_until, serving
 from support.scraping import scrape
 
 from tornado_signal.errors import OperatorError
@@ -52,12 +52,7 @@ def connect(port, context, host="127.0.0.1"):
 def request_status(client, request=HEALTH):
     """Send a request on a persistent connection and return the status of the response."""
     client.sendall(request + b"\r\n")
-    received = b""
-    while not received.endswith(b"}"):
-        chunk = client.recv(65536)
-        assert chunk, received
-        received += chunk
-    (response,) = answers(received)
+    (response,) = answers(receive_until(client, b"}"))
     return response.status
 
 

@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from support.raw_http import PATIENCE_S, answers, echo_application, on_both_loops, read_all, serving
+from support.raw_http import PATIENCE_S, answers, echo_application, on_both_loops, read_all, receive_until, serving
 from support.service import applying
 from tornado import web
 
@@ -212,9 +212,7 @@ def test_100_continue_is_sent_if_expected_after_earlier_responses(echo_server, e
     with echo_server.connect() as client:
         client.sendall((b"GET /1 HTTP/1.1\r\n" + HOST + b"\r\n") * earlier)
         client.sendall(b"POST / HTTP/1.1\r\n" + HOST + CLOSE + b"Expect: 100-continue\r\n" + framing + b"\r\n\r\n")
-        received = b""
-        while not received.endswith(b"HTTP/1.1 100 Continue\r\n\r\n"):
-            received += client.recv(1000)
+        received = receive_until(client, b"HTTP/1.1 100 Continue\r\n\r\n")
         client.sendall(b"hello" if b"Length" in framing else b"5\r\nhello\r\n0\r\n\r\n")
         responses = answers(received + read_all(client))
     assert [response.status for response in responses] == [*[200] * earlier, 100, 200]

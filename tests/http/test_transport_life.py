@@ -158,7 +158,7 @@ def live_objects(collect=True):
     return sum(isinstance(obj, Connection | HTTPStream) for obj in gc.get_objects())
 
 
-@pytest.mark.parametrize("at_once", [1, 1000])
+@pytest.mark.parametrize("at_once", [1, 7, 1000])
 def test_1000_pipelined_requests_are_answered_in_order(running, at_once):
     requests = [*map(numbered_request, range(999)), numbered_request(999, CLOSE)]
     with running.connect() as client:
@@ -516,7 +516,7 @@ def test_burst_of_connections_is_accepted_in_a_few_event_loop_iterations(running
             if accepted[-1] < 400:
                 running.loop.call_soon(count)
 
-        def connect():  # nobody accepts meanwhile
+        def connect():  # the server accepts none meanwhile
             for _ in range(400):
                 stack.enter_context(running.connect())
             running.loop.call_soon(count)
@@ -719,7 +719,9 @@ def test_tls_holds_little_of_what_a_client_reads_slowly(loop, pair, trusting):
         received = client.recv(65536)
         (connection,) = budgeted.server.state.connections
         while len(received) < LARGE_BYTES:
-            received += client.recv(65536)
+            chunk = client.recv(65536)
+            assert chunk
+            received += chunk
             below, counted, waiting = budgeted.call(sizes)
             assert below <= HIGH_WATER_BYTES + 2 * WRITE_BYTES
             assert counted == waiting

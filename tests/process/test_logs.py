@@ -200,7 +200,9 @@ def test_access_log_has_a_line_for_each_request_as_the_documentation_shows(start
         client.sendall(f"GET /lobby/events HTTP/1.0\r\nHost: x\r\nOrigin: {ORIGIN}\r\n\r\n".encode())
         received = b""
         while received.count(b"\n\n") < 3:
-            received += client.recv(65536)
+            chunk = client.recv(65536)
+            assert chunk, received
+            received += chunk
     found = [line for line in lines(server) if line["logger"] == "tornado_signal.requests"]
     block, body = received.split(b"\r\n\r\n", 1)
     name = re.search("X-Request-Id: (.*)\r\n", block.decode())[1]

@@ -171,6 +171,15 @@ def reset(client: socket.socket) -> None:
     client.close()
 
 
+def receive_until(client: socket.socket, end: bytes) -> bytes:
+    received = b""
+    while not received.endswith(end):
+        chunk = client.recv(1 << 16)
+        assert chunk, received
+        received += chunk
+    return received
+
+
 def read_all(client: socket.socket) -> bytes:
     received = bytearray()
     with contextlib.suppress(ConnectionError):
