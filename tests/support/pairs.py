@@ -9,12 +9,15 @@ import contextlib
 import itertools
 import json
 import sys
+import time
 
 from .service import Connection, request
 from .sse import open_stream
 
 BOUND_S = 30
 PAUSE_S = 0.1  # between two meetings of the same peers, to leave CPU time for the servers
+LIFE_S = 60  # of the sessions in the listener's topic
+LISTED_S = 50  # how long each is certainly found after a reset
 LATE_S = 0.1  # between a new connection and its only request, as on a slow network
 
 
@@ -64,7 +67,7 @@ class Pairs:
         self.answered, self.failures = 0, []  # number of 200 responses, and failed requests with their responses
         self.met = 0  # number of completed meetings
         self.peers = 2 * (number + fresh) + 1  # maximum number of concurrent requests
-        self.published = []  # codes of the sessions in the listener's topic
+        self.published = {}  # codes of the sessions in the listener's topic, with the times of their requests
         self.heard, self.streams = [], 0  # the listener's events as (name, code), and the number of its streams
         self._over = asyncio.Event()
         self._tasks = [asyncio.create_task(self._meet(at, at < number)) for at in range(number + fresh)]
@@ -95,7 +98,7 @@ class Pairs:
         self._over.set()
         *others, listener = self._tasks
         await asyncio.gather(*others)
-        await self.until(lambda: {code for _, code in self.heard} >= set(self.published))
+        await self.until(lambda: {code for _, code in self.heard} >= self.published.keys())
         listener.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await listener
@@ -138,9 +141,10 @@ class Pairs:
     async def _publish(self):
         with contextlib.closing(Peer(self)) as peer:
             while not self._over.is_set():
+                asked_s = time.monotonic()
                 with contextlib.suppress(Refused):
-                    session = await peer.ask("POST", "/news/offer", info="i", offer="o", ttl=60_000)
-                    self.published.append(session["code"])
+                    session = await peer.ask("POST", "/news/offer", info="i", offer="o", ttl=1000 * LIFE_S)
+                    self.published[session["code"]] = asked_s
                 await asyncio.sleep(0.05)
 
     async def _listen(self):
@@ -156,7 +160,9 @@ class Pairs:
                         for event in stream.events[taken:]:
                             if event.name == "reset":  # a listing follows, of what has not expired meanwhile
                                 self.heard.clear()
-                                self.published.clear()
+                                for code, asked_s in list(self.published.items()):
+                                    if time.monotonic() > asked_s + LISTED_S:
+                                        del self.published[code]
                             else:
                                 self.heard.append((event.name, event.data["code"]))
                         taken, last = len(stream.events), stream.last or last

@@ -7,7 +7,16 @@ import { Cipher } from "../../../tornado_signal/web/client/secret.js";
 const text = readFileSync(new URL("../../room-vectors.json", import.meta.url), "utf8");
 const { origin, password: vectors } = JSON.parse(text);
 const { room, password, topic, others, accepted, ignored } = vectors;
+let turns = 0; // of the event loop
+const timer = setInterval(() => {
+  turns += 1;
+}, 1);
 const cipher = await Cipher.of(origin, topicOf("room~", room), password);
+clearInterval(timer);
+
+test("the derivation of a key blocks no other task", () => {
+  assert.ok(turns > 10, `${turns} turns`); // a few follow from the other steps
+});
 
 test("the topic is made from the name and the password", async () => {
   assert.equal(cipher.topic, topic);
