@@ -152,7 +152,7 @@ def pytest_collection():
 
 @pytest.fixture(scope="session", autouse=True)
 def default_loop():
-    """The loop that Tornado replaces while its own is current. Without this fixture nobody would close it."""
+    """The loop that Tornado replaces while its own is current. Without this fixture it would stay open."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     yield

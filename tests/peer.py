@@ -55,7 +55,7 @@ async def meet(client: SignalClient, topic: str, leaving: AsyncExitStack) -> Con
 
     Peers that come at the same moment all find the list empty, and all publish. Then the order of the list decides:
     a peer only answers sessions older than its own, and takes its own off the list before, by answering it. So the
-    oldest one waits, and nobody answers a peer that is busy with another.
+    oldest one waits, and a peer that is busy with another gets no answer.
     """
     info = f"peer-{uuid.uuid4()}"
     own = None
@@ -80,7 +80,7 @@ async def meet(client: SignalClient, topic: str, leaving: AsyncExitStack) -> Con
                             print("waiting", flush=True)
                             break  # if it is answered at once, the listing is the same as before: nothing to wait for
     finally:
-        if own:  # nobody is to answer a peer that has left
+        if own:  # a peer that has left should get no answer
             with suppress(SignalError):
                 await client.withdraw(own.code, "offerer", secret=SECRET)
 
@@ -104,7 +104,7 @@ async def run(base: str, origin: str, topic: str, message: str, wait_s: float) -
             async with asyncio.timeout(wait_s):
                 connection = await meet(client, topic, leaving)
         except TimeoutError:
-            raise TimeoutError(f"nobody came within {wait_s:g} s") from None
+            raise TimeoutError(f"no peer came within {wait_s:g} s") from None
         print(f"{connection.side} of {connection.code}", flush=True)
         try:
             async with asyncio.timeout(CONNECT_S):

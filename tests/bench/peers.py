@@ -105,8 +105,8 @@ def _chromium(draw: random.Random, page: str) -> Headers:
     brand = draw.choice(("Google Chrome", "Microsoft Edge", "Brave", "Opera"))
     agent = f"Mozilla/5.0 ({system}) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/{version}.0.{draw.randint(0, 7999)}"
     agent += f".{draw.randint(0, 250)} Safari/537.36"
-    nobody = f'"Not{draw.choice("-_;)(")}A Brand";v="{draw.choice((8, 24, 99))}"'
-    brands = f'"Chromium";v="{version}", "{brand}";v="{version}", {nobody}'
+    extra = f'"Not{draw.choice("-_;)(")}A Brand";v="{draw.choice((8, 24, 99))}"'
+    brands = f'"Chromium";v="{version}", "{brand}";v="{version}", {extra}'
     before = [("sec-ch-ua-platform", f'"{platform}"'), ("User-Agent", agent), ("sec-ch-ua", brands)]
     before += [("sec-ch-ua-mobile", "?1" if platform == "Android" else "?0"), ("Accept", "*/*")]
     return before, FETCHED

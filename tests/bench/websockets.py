@@ -25,13 +25,13 @@ PROBE_PAUSE_S = 0.002
 
 
 class Client(sockets.WebSocket):
-    """A connected client that records only `told_s`, the time of its last event."""
+    """A connected client that records only `event_s`, the time of its last event."""
 
-    told_s = 0.0
+    event_s = 0.0
 
     def arrived(self, text: bytes) -> None:
         if text.startswith(b'{"jsonrpc":"2.0","method":"event"'):
-            self.told_s = time.perf_counter()
+            self.event_s = time.perf_counter()
         else:
             super().arrived(text)
 
@@ -65,9 +65,9 @@ async def _holding(bench: Bench, server: Server, count: int) -> None:
         answer = {"code": codes[number], "side": "answerer", "answer": client.NOISE[500:]}
         await asker.ask(wire.request("POST", "/answer", answer, origin=sockets.ORIGIN))
         answered_s = time.perf_counter()
-        while not connections[number].told_s:  # noqa: ASYNC110 (an event would be one event-loop iteration later)
+        while not connections[number].event_s:  # noqa: ASYNC110 (an event would be one event-loop iteration later)
             await asyncio.sleep(0)
-        late_s.append(connections[number].told_s - answered_s)
+        late_s.append(connections[number].event_s - answered_s)
     asker.close()
     _leave(connections)
     note = f"{count:,} connected, each holds an offer and watches it"
@@ -94,12 +94,12 @@ async def _watching(bench: Bench, server: Server, count: int) -> None:
         await probe.stdout.readline()
         for _ in range(OFFERS):
             for connection in connections:
-                connection.told_s = 0.0
+                connection.event_s = 0.0
             await asker.ask(client.offer(TOPIC))
             began_s = time.perf_counter()
-            while not all(connection.told_s for connection in connections):  # noqa: ASYNC110 (as above)
+            while not all(connection.event_s for connection in connections):  # noqa: ASYNC110 (as above)
                 await asyncio.sleep(0.001)
-            last_s.append(max(connection.told_s for connection in connections) - began_s)
+            last_s.append(max(connection.event_s for connection in connections) - began_s)
         probed, _ = await probe.communicate(b"")
     finally:
         if probe.returncode is None:

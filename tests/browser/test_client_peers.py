@@ -134,7 +134,7 @@ async with SignalClient(url.split(","), ORIGIN) as client:
     first = await peers.join("lobby")
     taken = await peers._connect(stale)
     try:
-        await peers.join("nobody", timeout=0.5)
+        await peers.join("empty", timeout=0.5)
     except TimeoutError:
         pass
     await first.close()

@@ -66,7 +66,7 @@ def test_locked_phone(start, open_demo, tab):
     meet(Alice=alice, Bob=bob)
     with stopped(family(browser.process.pid)):
         shows(bob, "Alice has left.")
-        say(bob, "nobody reads this")
+        say(bob, "this is not read")
         shows(bob, "No other page is here to read it.")
     connected(bob, "Alice")
     connected(alice, "Bob")

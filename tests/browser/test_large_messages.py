@@ -169,7 +169,7 @@ def test_64_mib_between_chromium_firefox_and_python_while_files_and_texts_go(ser
 
 
 @pytest.mark.needs("aiortc")
-def test_member_that_leaves_in_the_middle_holds_nobody_up(server, alice, connect_firefox, python):
+def test_member_that_leaves_in_the_middle_delays_no_other(server, alice, connect_firefox, python):
     firefox, program = connect_firefox(server), python("python")
     program.evaluate("enter()")
     alice.evaluate("enter('lobby', {info: 'alice'})")

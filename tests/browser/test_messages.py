@@ -125,7 +125,7 @@ def test_file_to_a_page_without_a_listener_is_refused(alice, bob):
     ]
     to_one = "outcome(here.sendFile(make(5), {to: [...here.peers.keys()][0]}))"
     assert alice.evaluate(to_one) == "file-refused"
-    assert alice.evaluate("outcome(here.sendFile(make(5), {to: 'nobody'}))") == "peer-left"
+    assert alice.evaluate("outcome(here.sendFile(make(5), {to: 'absent'}))") == "peer-left"
 
 
 # Ends of a transfer in the middle: what the receiver does with a file, and how the sender sends `file`. Then the

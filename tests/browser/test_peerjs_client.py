@@ -84,7 +84,7 @@ def test_taken_id_and_absent_peer_are_reported(server, open_peer_page):
     one, other = open_peer_page(server), open_peer_page(server)
     one.start("a")
     assert other.attempt("a") == "unavailable-id"
-    assert one.call("unavailable", "nobody") == ["peer-unavailable", "Could not connect to peer nobody"]
+    assert one.call("unavailable", "absent") == ["peer-unavailable", "Could not connect to peer absent"]
     one.evaluate("peer.destroy()")
     until(lambda: other.attempt("a") == "open")
     assert one.attempt("b") == "open"

@@ -53,7 +53,7 @@ def test_six_simultaneous_peers_pair_within_their_origins(peer):
 def test_peer_whose_wait_times_out_leaves_no_session(peer, base):
     gone = peer("lobby", "hello?", "--wait", 8)
     output, errors = gone.communicate(timeout=BOUND_S)
-    assert (gone.returncode, output, errors) == (1, "waiting\n", "peer: nobody came within 8 s\n")
+    assert (gone.returncode, output, errors) == (1, "waiting\n", "peer: no peer came within 8 s\n")
     first, second = peer("lobby", "from A"), peer("lobby", "from B")
     assert [outcome(first)[2], outcome(second)[2]] == ["from B", "from A"]
 

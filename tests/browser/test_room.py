@@ -61,10 +61,6 @@ def together(pages, topic, **options):
         page.evaluate("entered")
 
 
-def hears(page, sender, text):
-    until(lambda: ["message", sender, text] in happened(page, "message"))
-
-
 def beacons(server, site, topic="lobby"):
     """The beacons in a room: info by the id of the member."""
     found = listed(server, site.origin, f"room~{topic}")

@@ -12,11 +12,11 @@ from support.command import Server
 from support.members import (
     SECRETS,
     Program,
+    all_stayed,
     all_together,
     enter,
     enter_together,
     forking,
-    nobody_left,
     now_ms,
     with_others,
 )
@@ -127,7 +127,7 @@ def test_three_simultaneous_programs_connect_and_notice_a_leave(python):
     sees(b, ("Message", "a", "bye"), ("Left", "a"))
     assert b.evaluate("seen")[-1] == ["Left", "a"]
     assert a.evaluate("room.closed()") is None
-    assert a.evaluate("failure(lambda: room.send('x', 'nobody'))") == "peer-left"
+    assert a.evaluate("failure(lambda: room.send('x', 'absent'))") == "peer-left"
     with_others(c, "b")
     assert len(b.evaluate("peers.client.sessions('room~lobby')")[0]) == 2
     a.evaluate("enter()")
@@ -324,7 +324,7 @@ def test_streams_of_browsers_are_tracks(page, python):
     program.evaluate("room.send('here, too')")
     for each in pages:
         until(lambda each=each: ["p", "here, too"] in heard(each))
-    assert nobody_left(program)
+    assert all_stayed(program)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_members_do_not_notice_a_restart(number, data, socket, start, page, pyth
     b.evaluate("enter()")
     enter(y, "y", **way)
     all_together({"a": a, "b": b, "x": x, "y": y})
-    assert nobody_left(a, b, x, y)
+    assert all_stayed(a, b, x, y)
 
 
 def test_members_fail_over_to_the_next_server_and_return(start, page, python, tmp_path):
@@ -370,7 +370,7 @@ def test_members_fail_over_to_the_next_server_and_return(start, page, python, tm
         each.evaluate("dispatchEvent(new Event('online'))")  # it looks at once
     last.evaluate("enter()")
     all_together({"a": a, "c": c, "last": last, "x": x, "y": y})
-    assert nobody_left(a, c, x, y)
+    assert all_stayed(a, c, x, y)
 
 
 # Of these two members the first one leads.
@@ -408,7 +408,7 @@ def test_forged_messages_are_ignored(page, python):
     last = python("l")
     last.evaluate("enter()")  # which sees the beacons of before, and whose mail comes after all that
     all_together(members | {"l": last})
-    assert nobody_left(last, *members.values())
+    assert all_stayed(last, *members.values())
     # A signed offer of Bob starts an attempt, but the open connection stays until the new one is open.
     (code,) = [code for code, beacon in beacons.items() if beacon["id"] == second]
     fields = mail | {"from": first, "code": code}
@@ -417,7 +417,7 @@ def test_forged_messages_are_ignored(page, python):
     until(lambda: alice.evaluate(f"room._roster.members[{first!r}].peer._attempt") == "another")
     bob.evaluate("room.send('still here')")
     sees(alice, ("Message", "b", "still here"))
-    assert nobody_left(alice, bob)
+    assert all_stayed(alice, bob)
 
 
 def test_members_say_that_a_connection_is_closed_and_replace_it(page, python, origin):
@@ -504,7 +504,7 @@ def test_nonsense_of_a_member_changes_nothing_between_others(page, python):
     assert x.evaluate("Object.prototype.then") is None
 
 
-def test_hundreds_of_dead_beacons_delay_nobody(python):
+def test_hundreds_of_dead_beacons_delay_no_member(python):
     members = [python(info) for info in "ab"]
     mallory = python("m")
     for number, (member, secret) in enumerate(zip(members, reversed(SECRETS), strict=True)):
@@ -611,7 +611,7 @@ def test_programs_and_pages_in_a_room_with_a_password(page, python):
     assert other.evaluate("others()") == open_.evaluate("others()") == []
     assert [each.evaluate("room.ignored") for each in (members["a"], members["b"], other, open_)] == [0] * 4
     assert members["x"].evaluate("here.ignored") == 0
-    assert nobody_left(members["a"], members["b"])
+    assert all_stayed(members["a"], members["b"])
 
 
 def test_strangers_cannot_disturb_a_room_with_a_password(page, python):
@@ -637,7 +637,7 @@ def test_strangers_cannot_disturb_a_room_with_a_password(page, python):
     carol.evaluate("enter(password='p')")
     all_together({"a": alice, "b": bob, "c": carol})
     assert mallory.evaluate("others()") == []
-    assert nobody_left(alice, bob)
+    assert all_stayed(alice, bob)
 
 
 def test_junk_replaces_a_beacon_only_when_its_mailbox_is_nearly_full(python):
@@ -654,7 +654,7 @@ def test_junk_replaces_a_beacon_only_when_its_mailbox_is_nearly_full(python):
     # The next beacon is listed before this one is withdrawn, which is read a little longer.
     assert len(until(lambda: len(found := mallory.evaluate(ALICES)) > 1 and found)) == 2
     until(lambda: (found := mallory.evaluate(ALICES)) and code not in found)
-    assert nobody_left(alice, bob, carol)
+    assert all_stayed(alice, bob, carol)
 
 
 def test_copies_of_a_beacon_take_no_place(python):
@@ -669,14 +669,14 @@ def test_copies_of_a_beacon_take_no_place(python):
     for member in (alice, bob):
         member.evaluate("enter('game', password='p', max=2)")
         until(lambda member=member: member.evaluate("room._mail.current is not None"))
-    # The copy has the earliest entry, so that bob waits until it is known that nobody is there.
+    # The copy has the earliest entry, so that bob waits until it is known that the room is empty.
     all_together({"a": alice, "b": bob})
     mallory.evaluate(copy)
     until(lambda: len(mallory.evaluate(offers)) == 4)
     until(lambda: {len(each.evaluate("[*room._listed]")) for each in (alice, bob)} == {3})
     alice.evaluate("room.send('still here')")
     sees(bob, ("Message", "a", "still here"))
-    assert nobody_left(alice, bob)
+    assert all_stayed(alice, bob)
     assert [each.evaluate("room.full") for each in (alice, bob)] == [False, False]
 
 

@@ -337,10 +337,10 @@ async def test_quota_of_bytes_per_side(opened, restarted):
 
 
 @pytest.fixture
-def told(engine):
+def woken_by(engine):
     """Return a function that runs an action, and returns the given watches that noticed a change and its result."""
 
-    async def told(store, operation, **watches):
+    async def woken_by(store, operation, **watches):
         await engine.settled(store)
         waits = {name: watch.wait(watch.now_s() + 3600) for name, watch in watches.items()}
         result = await operation
@@ -350,10 +350,10 @@ def told(engine):
             watch.wake()
         return names, result
 
-    return told
+    return woken_by
 
 
-async def test_change_wakes_only_the_watches_of_its_topic_or_session(store, under, clock, told):
+async def test_change_wakes_only_the_watches_of_its_topic_or_session(store, under, clock, woken_by):
     one, other = under(store), under(store, OTHER)
     stranger = await one.create("other topic")
     with (
@@ -362,7 +362,7 @@ async def test_change_wakes_only_the_watches_of_its_topic_or_session(store, unde
         store.watch_session(ORIGIN, stranger) as another_session,
     ):
         others = {"foreign_topic": foreign_topic, "another_session": another_session}
-        names, code = await told(store, one.create(), topic=topic, **others)
+        names, code = await woken_by(store, one.create(), topic=topic, **others)
         assert names == ["topic"]
         with store.watch_session(ORIGIN, code) as session, store.watch_session(OTHER, code) as foreign_session:
             watches = {"topic": topic, "session": session, "foreign_session": foreign_session, **others}
@@ -375,15 +375,15 @@ async def test_change_wakes_only_the_watches_of_its_topic_or_session(store, unde
                 (one.withdraw(code), ["session"]),
                 (other.create("other topic"), []),
             ]:
-                assert (await told(store, operation, **watches))[0] == expected
+                assert (await woken_by(store, operation, **watches))[0] == expected
         withdrawn = await one.create()
         with store.watch_session(ORIGIN, withdrawn) as session:
-            names, _ = await told(
+            names, _ = await woken_by(
                 store, one.withdraw(withdrawn), topic=topic, session=session, foreign_topic=foreign_topic
             )
             assert names == ["topic", "session"]
         expiring = await one.create()
         with store.watch_session(ORIGIN, expiring) as session:
             clock.ms += TIMEOUT_MS
-            names, _ = await told(store, sweep(store), topic=topic, foreign_topic=foreign_topic)
+            names, _ = await woken_by(store, sweep(store), topic=topic, foreign_topic=foreign_topic)
             assert names == ["topic"]

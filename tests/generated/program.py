@@ -78,7 +78,7 @@ def be_refused(client: Client) -> None:
     assert topics.sync(client=client, page=0) == models.Error(error="Missing or invalid required parameter: page")
 
 
-def ask_the_server(client: Client, nobody: Client) -> None:
+def ask_the_server(client: Client, anonymous: Client) -> None:
     """Read the server's own information. Files and the document need no Origin."""
     assert isinstance(version.sync(client=client), models.Version)
     state = health.sync(client=client)
@@ -93,12 +93,12 @@ def ask_the_server(client: Client, nobody: Client) -> None:
     stun, turn = servers.ice_servers
     assert (stun.credential, isinstance(turn.credential, str)) == (UNSET, True)
 
-    assert health.sync(client=nobody) == models.Error(error="Missing or invalid required parameter: Origin")
-    document = openapi.sync(client=nobody)
+    assert health.sync(client=anonymous) == models.Error(error="Missing or invalid required parameter: Origin")
+    document = openapi.sync(client=anonymous)
     assert isinstance(document, models.OpenapiResponse200)
     assert document["openapi"] == "3.1.0"
-    assert "export" in str(client_js.sync(client=nobody))
-    assert "<html" in str(demo.sync(client=nobody))
+    assert "export" in str(client_js.sync(client=anonymous))
+    assert "<html" in str(demo.sync(client=anonymous))
 
 
 async def wait_for_an_answer(client: Client) -> None:
@@ -117,10 +117,10 @@ async def wait_for_an_answer(client: Client) -> None:
 def main(url: str, origin: str) -> None:
     """Use every operation. An operation that the document lacks raises an exception."""
     new = functools.partial(Client, base_url=url, raise_on_unexpected_status=True)
-    with new(headers={"Origin": origin}) as client, new() as nobody:
+    with new(headers={"Origin": origin}) as client, new() as anonymous:
         connect_two_peers(client)
         be_refused(client)
-        ask_the_server(client, nobody)
+        ask_the_server(client, anonymous)
     asyncio.run(wait_for_an_answer(new(headers={"Origin": origin})))
 
 

@@ -137,9 +137,9 @@ async def announce_in_swarms(attacker: Attacker) -> None:
 
 @attack()
 async def enter_and_leave_rooms(attacker: Attacker) -> None:
-    """Members of large rooms of RxDB, matchbox and Godot, of which some come and go, with large signals to nobody."""
+    """Members of large rooms of RxDB, matchbox and Godot, of which some come and go. Large signals are lost."""
     join = {MATCHBOX: text(), RXDB: text(type="join", room="crowded"), GODOT: text(type=0, id=0, data="")}
-    sent = text(Signal={"receiver": "nobody", "data": LARGE})
+    sent = text(Signal={"receiver": "absent", "data": LARGE})
 
     def belonging(path: bytes, count: int, held_s: float) -> Awaitable[None]:
         async def belong(opened: Attacked) -> None:

@@ -42,7 +42,7 @@ class Peers:
             name: [] for name in ("poll", "wake", "gone", "failed")
         }
         self._place = place
-        self._told: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._listed: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._gone: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._watching = asyncio.Event()
         self._said = False
@@ -151,7 +151,7 @@ class Peers:
                 async with contextlib.aclosing(client.events("/honest-watched/events")) as events:
                     async for event in events:
                         self._watching.set()
-                        news = {"session": self._told, "gone": self._gone}.get(event.get("event", ""))
+                        news = {"session": self._listed, "gone": self._gone}.get(event.get("event", ""))
                         if news is not None:
                             news[json.loads(event["data"])["code"]].set()
             except BROKEN as error:
@@ -167,7 +167,7 @@ class Peers:
             fields = {"info": "gone", "offer": OFFER, "ttl": TTL_MS}
             code = (await self._ask(client, "offer", "POST", "/honest-watched/offer", fields))["code"]
         began_s, due_s = time.monotonic(), TTL_MS / 1000
-        for news, name in (self._told, "told"), (self._gone, "gone"):
+        for news, name in (self._listed, "listed"), (self._gone, "gone"):
             try:
                 async with asyncio.timeout(due_s + 2 * PATIENCE_S):
                     await news[code].wait()

@@ -31,8 +31,8 @@ from .watcher import Sample, Watcher
 from .wire import PREPARER
 
 PREPARE_S = 240.0  # time for an attack to prepare
-AFTER_S = 30.0  # for memory, descriptors and threads to be as before an attack
-DISK_AFTER_S = 120.0
+RECOVERY_S = 30.0  # for memory, descriptors and threads to be as before an attack
+DISK_RECOVERY_S = 120.0
 NEWS_S = 1.0
 PROBE_PAUSE_S = 0.012  # below the rate limit of an address
 TOKEN_S = 3600  # longer than any trial
@@ -52,7 +52,7 @@ class Outcome:
     stopped_s: float = 0  # the longest duration of a tiny request during the whole trial
     failed: dict[str, int] = field(default_factory=dict)  # errors of honest peers and their number
     polls: int = 0
-    kept_memory_mib: float = 0  # `AFTER_S` after the attack, beyond the quiet state, like the next two
+    kept_memory_mib: float = 0  # `RECOVERY_S` after the attack, beyond the quiet state, like the next two
     kept_descriptors: float = 0
     kept_threads: float = 0
     kept_disk_mib: float = 0  # at the end
@@ -105,11 +105,11 @@ def p99(values: list[float]) -> float:
     return percentile(values, 0.99) / 1000 if values else math.inf
 
 
-def attempt(name: str, seconds: float, *, quiet_s: float = 4, disk_after_s: float = DISK_AFTER_S) -> Outcome:
+def attempt(name: str, seconds: float, *, quiet_s: float = 4, disk_recovery_s: float = DISK_RECOVERY_S) -> Outcome:
     """Run one attack of `seconds` on a server.
 
     Honest peers run alone for `quiet_s` before the attack. Afterwards memory, descriptors and threads must be back to
-    normal within `AFTER_S`, the disk within `disk_after_s` (not checked if 0).
+    normal within `RECOVERY_S`, the disk within `disk_recovery_s` (not checked if 0).
     """
     attack = ATTACKS[name]
     outcome = Outcome(name, Settings().max_store_bytes / 2**20)
@@ -133,14 +133,16 @@ def attempt(name: str, seconds: float, *, quiet_s: float = 4, disk_after_s: floa
         report = json.loads(output(attacking))
         begun_s, ended_s = report["begun_s"], report["ended_s"]
         outcome.answers = report["answers"]
-        outcome.level_s = wait_until_level(watcher, quiet, ended_s, AFTER_S, ["memory_mib", "descriptors", "threads"])
-        wait_until_level(watcher, quiet, ended_s, disk_after_s, ["disk_mib"])
+        outcome.level_s = wait_until_level(
+            watcher, quiet, ended_s, RECOVERY_S, ["memory_mib", "descriptors", "threads"]
+        )
+        wait_until_level(watcher, quiet, ended_s, disk_recovery_s, ["disk_mib"])
         time.sleep(NEWS_S)
         over_s = time.monotonic()
         felt = result(honest, 60)
         probed = result(probe, 120)
         measure_process(outcome, watcher, quiet, begun_s, ended_s)
-        if not disk_after_s:
+        if not disk_recovery_s:
             outcome.kept_disk_mib = 0
         measure_peers(outcome, felt, begun_s, ended_s, over_s)
         outcome.stopped_s = max((taken for at_s, taken in probed["taken"] if at_s + taken >= begun_s), default=0)
@@ -180,7 +182,7 @@ def measure_process(outcome: Outcome, watcher: Watcher, quiet: list, begun_s: fl
     first, last = during[0], watcher.samples[-1]
     ran_s = max(last.ran_s - first.ran_s, 0.01)
     outcome.slowness = (ran_s + last.waited_s - first.waited_s) / ran_s
-    then = (watcher.between(begun_s, ended_s + AFTER_S) or [last])[-1]
+    then = (watcher.between(begun_s, ended_s + RECOVERY_S) or [last])[-1]
     for name in ALLOWED:
         setattr(outcome, f"kept_{name}", kept(quiet, last if name == "disk_mib" else then, name))
 

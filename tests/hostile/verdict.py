@@ -1,6 +1,6 @@
 """The verdict about a server after an attack."""
 
-from .trial import AFTER_S, ALLOWED, Outcome, attempt
+from .trial import ALLOWED, RECOVERY_S, Outcome, attempt
 
 # The most that each figure may be.
 GOALS = {
@@ -11,7 +11,7 @@ GOALS = {
     "stopped_s": 0.1,
     "failed": 0,
     "wrong": 0,
-    "level_s": AFTER_S,
+    "level_s": RECOVERY_S,
     **{f"kept_{name}": most for name, most in ALLOWED.items()},
     "log": 0,
     "end_s": 10,
@@ -42,4 +42,4 @@ def against(outcome: Outcome, *, busy: bool = False) -> dict[str, str]:
 
 def harm(name: str) -> list[str]:
     """Return what is against a server after an attack of a few seconds."""
-    return [*against(attempt(name, 2.5, quiet_s=1, disk_after_s=0), busy=True).values()]
+    return [*against(attempt(name, 2.5, quiet_s=1, disk_recovery_s=0), busy=True).values()]

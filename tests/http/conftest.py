@@ -25,7 +25,7 @@ def pass_time(io_loop):
     async def pass_(seconds):
         nonlocal passed_s
         until_s = passed_s + seconds
-        while passed_s < until_s:  # in steps in which nobody becomes silent
+        while passed_s < until_s:  # in steps in which no client becomes silent
             passed_s = min(until_s, passed_s + 5)
             for _ in range(10):
                 await asyncio.sleep(0)

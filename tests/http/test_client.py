@@ -20,7 +20,7 @@ from tornado_signal_client.tasks import back_off_s
 
 BOUND_S = 20
 SECRET = "s" * 16
-NOBODY = "http://127.0.0.1:1"
+DEAD_URL = "http://127.0.0.1:1"
 
 
 @pytest.fixture(params=[True, False], ids=["websocket", "http"])
@@ -109,7 +109,7 @@ async def test_version_health_and_ice_servers(client, service):
 
 async def test_default_origin_is_that_of_the_first_server(service):
     url = f"http://127.0.0.1:{service.port}"
-    async with SignalClient([url + "/", NOBODY]) as client:
+    async with SignalClient([url + "/", DEAD_URL]) as client:
         await client.offer("lobby", "i", "o")
     assert await service.topics(origin=url) == [("lobby", 1)]
     assert await service.topics() == []
@@ -230,7 +230,7 @@ async def test_withdrawal_is_repeated_until_the_server_is_available(start, webso
 
 
 async def test_unreachable_error_names_the_server_and_the_cause():
-    async with SignalClient(NOBODY, ORIGIN, retry_timeout_s=0) as client:
+    async with SignalClient(DEAD_URL, ORIGIN, retry_timeout_s=0) as client:
         with pytest.raises(Unreachable, match=r"^cannot reach http://127\.0\.0\.1:1: Connection refused$") as caught:
             await client.topics()
         assert (caught.value.status, caught.value.sent) == (0, False)
@@ -329,7 +329,9 @@ async def test_other_server_is_not_a_server(response, websocket):
 @pytest.mark.parametrize("websocket", [True, False])
 async def test_codes_and_cursors_are_sent_to_the_server_that_issued_them(start, websocket):
     first, second = start(data="one"), start(data="two")
-    async with SignalClient([NOBODY, first.url, second.url], ORIGIN, retry_timeout_s=0, websocket=websocket) as client:
+    async with SignalClient(
+        [DEAD_URL, first.url, second.url], ORIGIN, retry_timeout_s=0, websocket=websocket
+    ) as client:
         code = await client.offer("lobby", "i", "of one")
         assert (first.codes(), second.codes()) == ([code], [])
         listing = await client.sessions("lobby", wait_s=0)
@@ -387,7 +389,7 @@ ADDRESS, AN_ORIGIN = "begins with http:// or https://", "an origin has a scheme 
 )
 def test_wrong_option_makes_no_client(error, text, options):
     with pytest.raises(error, match=text):
-        SignalClient(**{"servers": NOBODY, **options})
+        SignalClient(**{"servers": DEAD_URL, **options})
 
 
 def test_client_needs_neither_aiortc_nor_cryptography():

@@ -23,7 +23,7 @@ from tornado_signal_client import SignalClient, http, life, rpc, servers
 from tornado_signal_client.life import awake_s
 
 BOUND_S = 20
-NOBODY = "http://127.0.0.1:1"
+DEAD_URL = "http://127.0.0.1:1"
 # Seconds until a client notices that its connections are dead.
 WEBSOCKET_S, HTTP_S = 20, 30
 
@@ -74,7 +74,7 @@ def unusable(service, tmp_path):
     server = Server("--data-dir", tmp_path / "data", *pair.flags)
     with LocalServer(Busy) as busy:
         yield {
-            "no server has responded .*Connection refused": NOBODY,
+            "no server has responded .*Connection refused": DEAD_URL,
             "no server has responded .*certificate verify failed": server.url,
             "no server has responded .*(WRONG_VERSION_NUMBER|record layer failure)": f"https://127.0.0.1:{service.port}",
             "the servers have refused requests .*429 Too many requests": f"http://127.0.0.1:{busy.server_port}",
@@ -132,7 +132,7 @@ async def test_unreachable_server_is_reported_and_ends_what_has_a_timeout(unusab
     ],
 )
 async def test_wrong_option_opens_no_room(error, option):
-    async with lazy.Peers(NOBODY, ORIGIN) as peers:
+    async with lazy.Peers(DEAD_URL, ORIGIN) as peers:
         with pytest.raises(error):
             peers.room(**{"topic": "lobby", **option})
         async with peers.room("lobby") as room:
@@ -147,7 +147,7 @@ def test_wrong_option_makes_no_peers():
     wrong = [(TypeError, {"info": 1}), (ValueError, {"info": ""}), (ValueError, {"info": "i" * 1025})]
     for error, option in [*wrong, (TypeError, {"ice_servers": "stun:stun.example"})]:
         with pytest.raises(error):
-            lazy.Peers(NOBODY, **option)
+            lazy.Peers(DEAD_URL, **option)
 
 
 @pytest.mark.parametrize(
@@ -164,15 +164,15 @@ def test_wrong_option_makes_no_peers():
     ],
 )
 async def test_value_that_is_not_a_string_is_not_sent(name, call):
-    async with SignalClient(NOBODY, ORIGIN) as client:
+    async with SignalClient(DEAD_URL, ORIGIN) as client:
         with pytest.raises(TypeError, match=f"^{name} is "):
             await call(client)
 
 
 @pytest.mark.needs("aiortc")
 @pytest.mark.parametrize("listens", [True, False])
-async def test_error_that_nobody_listens_to_is_logged_with_its_code(listens, caplog):
-    async with lazy.Peers(NOBODY, ORIGIN) as peers, peers.room("lobby", timeout=0.1) as room:
+async def test_error_without_a_listener_is_logged_with_its_code(listens, caplog):
+    async with lazy.Peers(DEAD_URL, ORIGIN) as peers, peers.room("lobby", timeout=0.1) as room:
         if listens:
             with pytest.raises(lazy.SignalError) as caught:
                 await asyncio.wait_for(room.ready(), BOUND_S)

@@ -13,7 +13,7 @@ from tornado_signal_client import Event, SignalClient, SignalError, api, rpc, se
 from tornado_signal_client.errors import Unreachable
 
 BOUND_S = 20
-NOBODY = "http://127.0.0.1:1"
+DEAD_URL = "http://127.0.0.1:1"
 SECRET = "s" * 16
 OFFER = ("lobby", "i", "o")
 
@@ -224,7 +224,9 @@ async def test_requests_and_websockets_use_the_proxy_of_the_environment(service,
             assert proxy.paths == ["http://signal.example/health", "signal.example:80"]
 
 
-@pytest.mark.parametrize("proxy", [NOBODY, "socks5://127.0.0.1:9", "ftp://127.0.0.1", "http://[", "nonsense.invalid:x"])
+@pytest.mark.parametrize(
+    "proxy", [DEAD_URL, "socks5://127.0.0.1:9", "ftp://127.0.0.1", "http://[", "nonsense.invalid:x"]
+)
 async def test_local_servers_need_no_proxy(service, use_proxy, proxy):
     use_proxy(proxy)
     async with SignalClient(server_url(service), ORIGIN, retry_timeout_s=0) as client:
@@ -236,8 +238,8 @@ async def test_local_servers_need_no_proxy(service, use_proxy, proxy):
 @pytest.mark.parametrize(
     ("proxy", "shown"),
     [
-        (NOBODY.replace("//", "//user:secret@"), f"{NOBODY}: Connection refused"),
-        (NOBODY.removeprefix("http://"), f"{NOBODY}: Connection refused"),
+        (DEAD_URL.replace("//", "//user:secret@"), f"{DEAD_URL}: Connection refused"),
+        (DEAD_URL.removeprefix("http://"), f"{DEAD_URL}: Connection refused"),
         ("ftp://127.0.0.1", "ftp://127.0.0.1: "),
         ("http://[", "http://[: "),
         ("nonsense:x", "http://nonsense:x: "),
@@ -254,7 +256,7 @@ async def test_proxy_that_fails_is_named_without_its_password(use_proxy, proxy, 
 
 
 async def test_hosts_of_no_proxy_are_reached_directly(use_proxy, monkeypatch):
-    use_proxy(NOBODY)
+    use_proxy(DEAD_URL)
     monkeypatch.setenv("no_proxy", ".invalid")
     async with SignalClient("http://signal.invalid", ORIGIN, retry_timeout_s=0) as client:
         with pytest.raises(Unreachable) as caught:

@@ -158,7 +158,7 @@ REFUSED_EVENTS = {
 }
 
 
-async def test_other_events_are_refused_and_reach_nobody(clients, monkeypatch):
+async def test_other_events_are_refused_and_reach_no_client(clients, monkeypatch):
     first, second, _ = clients
     await first.subscribe("a", "room", "a", "b")
     for reason, events in REFUSED_EVENTS.items():

@@ -191,7 +191,7 @@ async def test_client_without_an_id_cannot_send(service, opened):
             await refused.closed()
     left = await opened(service, "b")
     await left.send("LEAVE")
-    await left.send("OFFER", "a", payload="of nobody")
+    await left.send("OFFER", "a", payload="lost")
     await (await until_free(service, "b", "another token")).close()
     await peer.nothing_before(("a", "own"))
     await left.close()

@@ -80,7 +80,7 @@ async def test_members_of_rxdb_are_listed_to_all_and_get_what_is_sent_to_them(op
     third = await enter(other)
     await other.expect(joined(third))
     sent = signal(first, second, data={"é": [None, 1.5]}, connectionId="x")
-    for message in (sent, signal(first, third, data=1), signal(first, "nobody", data=1), {"type": "ping"}):
+    for message in (sent, signal(first, third, data=1), signal(first, "absent", data=1), {"type": "ping"}):
         await one.send(message)
     await two.expect(sent)
     await one.send({"type": "join", "room": "a room"})  # again

@@ -6,7 +6,6 @@ import pytest
 from support.rpc import until
 from support.y_webrtc import RawClient
 
-BOUND_S = 30
 HASH = "aaaabbbbccccddddee\0ÿ"
 SDP = {"type": "offer", "sdp": "v=0"}
 

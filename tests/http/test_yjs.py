@@ -83,7 +83,7 @@ JUNK = [
 ]
 
 
-async def test_junk_is_ignored_and_reaches_nobody(clients, service):
+async def test_junk_is_ignored_and_reaches_no_client(clients, service):
     first, second, _ = clients
     for client in (first, second):
         await client.subscribe("room")

@@ -1,4 +1,4 @@
-"""Slow, dead and numerous clients are disconnected in time, leave nothing behind and delay nobody."""
+"""Slow, dead and numerous clients are disconnected in time, leave nothing behind and delay no other client."""
 
 import contextlib
 import gc
@@ -28,7 +28,7 @@ def requests_that_wait(code):
     """One of each kind of request that waits."""
     return {
         "poll": request("POST", "/poll", {"code": code, "side": "offerer", "wait": 60}),
-        "listing": request("GET", "/nobody/sessions?wait=60"),
+        "listing": request("GET", "/other/sessions?wait=60"),
         "topic's stream": request("GET", "/lobby/events"),
         "session's stream": request("GET", f"/events?code={code}&side=offerer"),
     }
@@ -72,7 +72,7 @@ SLOWLY = {
 
 
 @pytest.mark.slow
-def test_ten_thousand_silent_clients_and_hundreds_of_slow_ones_delay_nobody(start):
+def test_ten_thousand_silent_clients_and_hundreds_of_slow_ones_delay_no_other(start):
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < SILENT + 2000:
         pytest.skip("needs more open files than this machine allows")
     server = start()

@@ -18,7 +18,7 @@ from support.scraping import scrape
 from support.terminal import Terminal
 from support.waiting import until
 
-NOBODY = "http://127.0.0.1:1"
+DEAD_URL = "http://127.0.0.1:1"
 CODE = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
@@ -105,7 +105,7 @@ def test_listings_are_lines_of_json_through_a_pipe(server):
     assert (sessions.returncode, sessions.stderr) == (0, "")
     assert [json.loads(sessions.stdout)] == server.call("/lobby/sessions")[1]["sessions"]
     assert json.loads(sessions.stdout)["code"] == code
-    assert server.run("sessions", "nobody").stdout == ""
+    assert server.run("sessions", "empty").stdout == ""
 
 
 def test_topics_come_from_all_pages(server):
@@ -171,20 +171,20 @@ def test_texts_of_strangers_are_escaped_on_a_terminal_and_unchanged_in_json(serv
     "arguments", [["topics"], ["sessions", "lobby"], ["watch"], ["watch", "lobby"], ["answer", "lobby"], ["ping"]]
 )
 def test_unreachable_server_is_named(arguments):
-    done = call(*arguments, "--url", NOBODY, command=CLIENT)
-    wanted = f"cannot reach {NOBODY}: Connection refused; is the server running, and is --url right?"
+    done = call(*arguments, "--url", DEAD_URL, command=CLIENT)
+    wanted = f"cannot reach {DEAD_URL}: Connection refused; is the server running, and is --url right?"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"tornado-signal-client: {wanted}\n")
     if "watch" in arguments:
-        with Terminal(CLIENT, *arguments, "--url", NOBODY, env=environment()) as terminal:
+        with Terminal(CLIENT, *arguments, "--url", DEAD_URL, env=environment()) as terminal:
             shown, status = terminal.rest()
         assert (status, shown.endswith(f"{wanted}\n"), "Traceback" in shown) == (1, True, False)
 
 
 def test_proxy_that_fails_is_named(monkeypatch):
-    monkeypatch.setenv("http_proxy", NOBODY)
+    monkeypatch.setenv("http_proxy", DEAD_URL)
     monkeypatch.delenv("no_proxy", raising=False)
     done = call("topics", "--url", "http://signal.example", command=CLIENT)
-    wanted = f"cannot reach http://signal.example through the proxy {NOBODY}: Connection refused"
+    wanted = f"cannot reach http://signal.example through the proxy {DEAD_URL}: Connection refused"
     hint = "does the proxy work, or does the server's host belong into no_proxy?"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"tornado-signal-client: {wanted}; {hint}\n")
 
@@ -209,7 +209,7 @@ def test_defect_is_exit_status_3_with_a_traceback(server, monkeypatch):
 
 def test_first_server_that_works_is_used(server):
     server.offer()
-    several = f"{NOBODY},{server.url}"
+    several = f"{DEAD_URL},{server.url}"
     listed = '{"topic": "lobby", "count": 1}\n'
     assert call("topics", "--url", several, "--origin", server.origin, command=CLIENT).stdout == listed
     assert call("topics", SIGNAL_URL=several, SIGNAL_ORIGIN=server.origin, command=CLIENT).stdout == listed
@@ -219,7 +219,7 @@ def test_first_server_that_works_is_used(server):
 @pytest.mark.parametrize(
     ("program", "arguments", "absent"),
     [
-        (CLIENT, ["topics", "--url", NOBODY], {"tornado", "uvloop", "httptools", "shtab", "aiortc"}),
+        (CLIENT, ["topics", "--url", DEAD_URL], {"tornado", "uvloop", "httptools", "shtab", "aiortc"}),
         (CLIENT, ["--help"], {"asyncio", "httpx", "websockets", "shtab", "aiortc"}),
         (COMMAND, ["serve", "--check", "--port", "0"], {"httpx", "shtab"}),
         (COMMAND, ["check", "--data-dir", "none"], {"asyncio", "httpx", "tornado", "uvloop", "shtab"}),

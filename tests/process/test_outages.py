@@ -112,7 +112,7 @@ async def send_numbers(sender, receiver_id, ended):
         await sender.send("CANDIDATE", receiver_id, payload=number)
         if ended.is_set():
             return number
-        await asyncio.sleep(0.05)  # a sender may have 100 messages that nobody has received
+        await asyncio.sleep(0.05)  # a sender may have 100 messages that were not received
 
 
 def node_of(cluster, slot):

@@ -293,7 +293,7 @@ def whole(client):
         return rest.read()
 
 
-def until_nobody_is_let_in(server):
+def until_it_accepts_no_connections(server):
     """Wait until the signal to stop has arrived."""
     while True:
         try:
@@ -315,7 +315,7 @@ def test_second_signal_ends_the_server_immediately(start):
     fill(server)
     with stalled(server):
         server.process.send_signal(signal.SIGTERM)
-        until_nobody_is_let_in(server)
+        until_it_accepts_no_connections(server)
         assert server.stop(signal.SIGINT) == 0
     said = [line.split(": ", 1)[1].strip() for line in server.log[-3:]]
     assert said == ["stopping: draining", "stopping at once", "stopped"]
@@ -327,7 +327,7 @@ def test_stopping_server_finishes_requests_and_is_not_ready(start):
     fill(server)
     with stalled(server) as (slow, begun):
         server.process.send_signal(signal.SIGTERM)
-        until_nobody_is_let_in(server)
+        until_it_accepts_no_connections(server)
         server.process.send_signal(signal.SIGHUP)
         unready = (503, {"status": "unavailable", "reason": "draining"})
         assert server.call("/readyz", base=server.admin_url, origin=None) == unready

@@ -9,7 +9,6 @@ from soak.tally import Outages, Tally
 from support.paths import TESTS
 from support.waiting import output, run_command
 
-RUN = TESTS / "soak" / "run"
 LEVEL = {"memory_mib": 60.0, "descriptors": 300, "disk_mib": 20.0, "p50_ms": 3.0, "p99_ms": 40.0}
 STEADY = {"memory_mib": 30.0, "descriptors": 200, "tasks": 50, "keys": 600}  # of a server of a cluster
 ALL_DONE, ALL_DONE_ON_CLUSTER = (dict.fromkeys(names, 1) for names in (verdict.MUST_HAVE, verdict.CLUSTER_MUST_HAVE))

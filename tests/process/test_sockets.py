@@ -158,7 +158,7 @@ def test_socket_file_has_the_configured_mode_for_every_umask(mode, umask, open_o
     assert not listening.getblocking()
 
 
-def test_nobody_connects_before_the_mode_is_set(open_one, path, monkeypatch):
+def test_no_connection_is_accepted_before_the_mode_is_set(open_one, path, monkeypatch):
     tried = []
 
     def chmod(name, mode):

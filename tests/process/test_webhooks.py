@@ -139,7 +139,7 @@ def test_two_servers_on_redis_report_each_event_once(redis_server, receiver, fla
     everywhere(answer, answered)
     results = everywhere(lambda server, code: server.call("/withdraw", {"code": code, "side": "offerer"})[0], withdrawn)
     assert sorted(results) == [200] * 6 + [404] * 6
-    # Nobody lists these topics: the servers look for expired sessions themselves.
+    # These topics are not listed: the servers look for expired sessions themselves.
     receiver.wait(lambda: len(receiver.of("session.expired")) >= len(expired))
     receiver.wait(lambda: len(receiver.events) >= 20 + len(codes))
     for kind, those in zip(SESSIONS, (codes, answered, expired, withdrawn), strict=True):

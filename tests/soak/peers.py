@@ -151,7 +151,7 @@ class World:
                         if event.get("event") == "session":
                             self._compare_listed(data, origin, topic)
                         if "event" in event:
-                            self.done["told in a resumed stream" if turn else f"told: {event['event']}"] += 1
+                            self.done["event of a resumed stream" if turn else f"event: {event['event']}"] += 1
             await asyncio.sleep(rng.uniform(0.1, 1))
 
     async def looker(self, rng: random.Random, client: Peer, origin: str, topic: str) -> None:
@@ -285,10 +285,10 @@ class World:
                 async with contextlib.aclosing(client.events(path, last)) as events:
                     async for event, data in events:
                         last = event.get("id", last)
-                        self.done["told by a stream"] += 1
+                        self.done["event of a session"] += 1
                         if event.get("event") == "candidate":
                             sent = data["candidate"] in record.asked["answerer"]
-                            self.tally.must(sent, "stream: a candidate that nobody sent")
+                            self.tally.must(sent, "stream: a candidate that was not sent")
                         if event.get("event") == "answer":
                             self.tally.must(data["answer"] in record.answers, "stream: another answer")
                             record.answer = data["answer"]
@@ -318,11 +318,11 @@ class World:
     def _compare_listed(self, entry: dict, origin: str, topic: str) -> SessionRecord | None:
         record = self.sessions[origin, topic].get(entry["offer"])
         if record is None:
-            self.tally.wrong.append("a session is listed that nobody published there, or long after its end")
+            self.tally.wrong.append("a session is listed that was not published there, or long after its end")
         elif record.code not in (entry["code"], None):
             self.tally.wrong.append("a session is listed under another's code")
         elif not subsequence(entry["offerCandidates"], record.asked["offerer"]):
-            self.tally.wrong.append("a session is listed with candidates that nobody sent")
+            self.tally.wrong.append("a session is listed with candidates that were not sent")
         return record
 
     async def _ask(

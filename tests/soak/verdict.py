@@ -17,9 +17,9 @@ BOUNDS = {
 MEMORY_STRETCH_S = 290.0
 # Actions that must have succeeded. Otherwise the run proves nothing.
 MUST_HAVE = {
-    "answer", "candidate", "found at the end", "held beyond its lifetime", "listing", "looked", "met", "offer", "poll",
-    "refresh", "taken over", "told by a stream", "told in a resumed stream", "told: gone", "told: session", "wait",
-    "withdraw", "withdrawn after its connection",
+    "answer", "candidate", "event of a resumed stream", "event of a session", "event: gone", "event: session",
+    "found at the end", "held beyond its lifetime", "listing", "looked", "met", "offer", "poll", "refresh",
+    "taken over", "wait", "withdraw", "withdrawn after its connection",
 }  # fmt: skip
 
 # With a cluster: the limit of growth from the first to the last third after the warm-up, as a factor. It applies to the

@@ -203,8 +203,8 @@ def _serve():
 def http_servers():
     """Run the server in another process. Yield its URLs by the kind of `PARTS` that responds to every request.
 
-    At the URL with the kind "" the path of the request says which. Afterwards it is checked that nobody has followed a
-    redirection to another host.
+    At the URL with the kind "" the path of the request says which. Afterwards it is checked that no client has followed
+    a redirection to another host.
     """
     command = [sys.executable, "-m", "support.malicious", str(OTHER_PORT)]
     with subprocess.Popen(

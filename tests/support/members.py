@@ -251,5 +251,5 @@ def messages(page):
     return [data for _, _, data in happened(page, "message")]
 
 
-def nobody_left(*members):
+def all_stayed(*members):
     return not {"Left", "leave"} & {name for member in members for name, *_ in member.evaluate("seen")}

@@ -300,7 +300,7 @@ class RedisCluster(contextlib.AbstractContextManager):
                 replica.ask("CLUSTER", "REPLICATE", followed.ask("CLUSTER MYID"))
 
     def _is_whole(self):
-        """Return whether all nodes agree on the primaries, these have all their replicas, and nobody suspects a node.
+        """Return whether all nodes agree on the primaries, these have all their replicas, and none suspects a node.
 
         A primary can lose an election without knowing it yet. On a busy machine this happens at any time. A report of a
         failure counts for twice the node timeout. With it, one primary in a minority could declare another node failed.

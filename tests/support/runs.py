@@ -66,7 +66,7 @@ class Run(Process):
         self.results = Path(config.option.basetemp or f"{self.folder}/t")  # of pytest, with what failed tests wrote
         config.option.basetemp = str(self.results)
         self.networks = named_networks()
-        self.told, self.failed = [], True
+        self.reported, self.failed = [], True
         super().__init__()
 
     def pytest_report_header(self):
@@ -74,12 +74,12 @@ class Run(Process):
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node):
-        self.told += getattr(node, "workeroutput", {}).get("left", [])
+        self.reported += getattr(node, "workeroutput", {}).get("left", [])
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session):
         """Fail the run if something is left. By now all workers have exited."""
-        left = self.told + self.left()
+        left = self.reported + self.left()
         self.failed = bool(left or session.testsfailed or session.exitstatus)
         if left:
             reporter = session.config.pluginmanager.getplugin("terminalreporter")

@@ -34,7 +34,7 @@ RUN = 'const {main} = await import("./out/program.js"); await main(...process.ar
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     path = tmp_path_factory.mktemp("generated")
-    (path / "secret").write_text("a secret that nobody knows")
+    (path / "secret").write_text("an unknown secret")
     stun, turn = "stun:stun.example:3478", "turn:turn.example:3478"
     ice = ("--stun-servers", stun, "--turn-servers", turn, "--turn-secret-file", path / "secret")
     with Server("--data-dir", path / "data", "--durability", "os", *ice) as started:

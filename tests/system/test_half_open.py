@@ -90,8 +90,8 @@ async def cut_off(path, ping_s=websocket.PING_S, silent_s=websocket.SILENT_S):
         await near.call("subscribe", topic="lobby")
         async with far:
             kept, taken, *lost = [await held(client) for client in (near, *[far] * (1 + EACH))]
-            told = [(await near.event())[1]["code"] for _ in range(2 + EACH)]
-            assert told == [kept, taken, *lost]
+            codes = [(await near.event())[1]["code"] for _ in range(2 + EACH)]
+            assert codes == [kept, taken, *lost]
             with dropping(f"ip saddr {FAR}", f"ip daddr {FAR}"):
                 began_s = time.monotonic()
                 await other.call("hold", code=taken, secret=SECRET)

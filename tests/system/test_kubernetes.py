@@ -289,7 +289,7 @@ def test_server_has_time_to_stop(releases):
     assert least["minimum"] > delay_s + closing_s
     for values, release in releases:
         assert release.pod["terminationGracePeriodSeconds"] >= least["minimum"]
-        # Long enough for a readiness probe to fail and the proxies to notice. Nobody takes over from a single server.
+        # Long enough for a readiness probe to fail and the proxies to notice. A single server has no successor.
         assert settings_of(release).drain_delay_ms == (5000 if values.get("store") == "redis" else 0)
     probe = releases[0][1].container["readinessProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] < 5

@@ -76,9 +76,9 @@ publication.addEventListener("connection", ({ peer }) => peer);
 room("lobby", { RTCPeerConnection: class {} });
 
 const client = new SignalClient("https://signal.example.com", { origin: "https://app.example.com" });
-const told: SignalEvent[] = [];
+const events: SignalEvent[] = [];
 for await (const event of client.events("lobby")) {
-  told.push(event);
+  events.push(event);
   if (event.type === "session") console.log(event.data.offerCandidates.length);
   else console.log(event.data.reason === "expired", event.data.code);
 }

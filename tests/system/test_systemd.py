@@ -89,7 +89,7 @@ def test_socket_is_the_default_address():
 @pytest.mark.parametrize("name", ["install", "remove"])
 def test_installation_requires_root(name):
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
-    with (SYSTEMD / name).open() as text:  # the checkout may be where nobody else can look
+    with (SYSTEMD / name).open() as text:  # the checkout can be private to its owner
         done = subprocess.run([*nobody, "bash", "/dev/stdin"], stdin=text, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.endswith(f"; try: sudo systemd/{name}\n")

@@ -170,7 +170,7 @@ def test_counts_are_those_of_five_minutes_and_of_the_last_one(recent):
     assert recent.totals() == {}
 
 
-def test_clients_of_a_large_network_are_merged_and_replace_nobody(recent):
+def test_clients_of_a_large_network_are_merged_and_replace_no_client(recent):
     for _ in range(20):
         count(recent, "192.0.2.1", *[200] * 20)
         for number in range(600):

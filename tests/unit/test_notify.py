@@ -55,7 +55,7 @@ def test_each_state_is_a_datagram_and_reloading_has_the_monotonic_time(manager):
     ],
 )
 def test_watchdog_interval_and_pause(variables, watchdog_s):
-    environ = {"NOTIFY_SOCKET": "@nobody", **variables, "PATH": "/bin"}
+    environ = {"NOTIFY_SOCKET": "@missing", **variables, "PATH": "/bin"}
     notifier = Notifier(environ)
     assert environ == {"PATH": "/bin"}  # child processes must not notify the manager
     assert notifier.watchdog_s == watchdog_s

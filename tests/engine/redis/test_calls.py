@@ -181,7 +181,7 @@ async def test_topics_without_a_slot_are_refused_in_the_time_of_one_call_and_the
     assert f" refuses slot {slot}, and all topics of an origin with a partition in it: " in line
 
 
-async def test_primary_that_is_slow_to_respond_is_searched_again_although_nobody_calls_it(redis, monkeypatch):
+async def test_primary_that_is_slow_to_respond_is_searched_again_although_it_gets_no_calls(redis, monkeypatch):
     monkeypatch.setattr(client, "CLOCK_READ_S", 0.01)
     async with opened(redis) as store:
         responds, searched = asyncio.Event(), asyncio.Event()

@@ -96,7 +96,7 @@ test("`publish` and `join` report as well", async () => {
     ["connected", "connected"],
   );
   reports = [];
-  server.offer("lost", { info: "nobody", offer: JSON.stringify({ type: "offer", sdp: "nobody" }) });
+  server.offer("lost", { info: "absent", offer: JSON.stringify({ type: "offer", sdp: "absent" }) });
   const joining = assert.rejects(join("lost", options), (reason) => reason === null);
   await assertFailed();
   stop.abort(null);

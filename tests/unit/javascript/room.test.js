@@ -152,7 +152,7 @@ test("a member is in the room from the first part of a message on, and only the 
   peer.channel.send("late");
 });
 
-test("an error that nobody reads is written to the console, with its code and where it is described", async (context) => {
+test("an error without a listener is written to the console, with its code and where it is described", async (context) => {
   const written = [];
   for (const name of ["error", "warn"])
     context.mock.method(console, name, (text, error) => written.push([name, text, error.code]));

@@ -398,7 +398,7 @@ test("a late attempt that is connected is not ended for one with a dead member",
   await leave(leader, follower);
 });
 
-test("hundreds of dead members, and mail in their names, make few connections and delay nobody", async () => {
+test("hundreds of dead members, and mail in their names, make few connections and delay no member", async () => {
   let [there, most, made, members] = [0, 0, 0, 0];
   class Counted extends LinkedConnection {
     #open = true;

@@ -75,7 +75,7 @@ test("a stream and a recipient of the wrong kind are errors at the call", async 
   for (const stream of [null, undefined, {}, Promise.resolve({ getTracks() {} })]) {
     assert.throws(() => lobby.addStream(stream), { code: "argument-invalid", message: /`addStream` takes/ });
   }
-  for (const to of ["nobody", null, {}, { id: "nobody" }, 7]) {
+  for (const to of ["absent", null, {}, { id: "absent" }, 7]) {
     for (const sent of [lobby.send("text", to), lobby.channel("cursor").send("text", to)])
       await assert.rejects(sent, { code: "peer-left", message: /`to`/ });
     await assert.rejects(lobby.sendFile(new Blob(), { to }), { code: "peer-left", message: /`to`/ });
