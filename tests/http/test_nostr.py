@@ -221,9 +221,9 @@ async def test_junk_gets_a_notice_and_unsupported_messages_the_response_that_the
         await client.subscribe("a", "room")
     authentication = make_event(kind=22_242)
     for message, expected in (
-        *((junk, ["NOTICE", "invalid:"]) for junk in JUNK),
         (["COUNT", "a", {"#x": ["room"]}], ["CLOSED", "a", "unsupported: nothing is stored, so nothing is counted"]),
         (["AUTH", authentication], ["OK", authentication["id"], False, "unsupported: no event needs authentication"]),
+        *((junk, ["NOTICE", "invalid:"]) for junk in JUNK),
     ):
         await first.send(message)
         ((kind, text, *rest),) = await first.read()

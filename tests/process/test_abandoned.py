@@ -20,7 +20,6 @@ from support.waiting import until
 from tornado_signal.http.request import Request
 from tornado_signal.transport import connection, stream
 
-
 GOODBYES = {"FIN": socket.socket.close, "RST": reset, "half": lambda client: client.shutdown(socket.SHUT_WR)}
 
 
@@ -53,6 +52,36 @@ async def test_waiter_is_released_when_its_client_disconnects(kind, goodbye, ser
     client.close()
     del client
     await rpc.until(lambda: not alive(connection.Connection, stream.HTTPStream, Request))
+
+
+def test_memory_does_not_grow_from_round_to_round(start):
+    server = start("--durability", "os")
+    waiting = requests_that_wait(server.offer())
+    requests = [waiting["poll"], waiting["topic's stream"]] * 1000
+    process = Path(f"/proc/{server.process.pid}")
+
+    def descriptors():
+        """Return the number of open files, after all earlier requests have responses."""
+        assert server.call("/health")[0] == 200
+        return len(os.listdir(process / "fd"))
+
+    def anonymous_kb():
+        """Return the memory that the server itself allocated: no pages of files, which the kernel may drop."""
+        lines = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+        return int(lines["RssAnon"].split()[0]) + int(lines["VmSwap"].split()[0])
+
+    idle, sizes_kb = descriptors(), []
+    for _ in range(4):
+        clients = [socket.create_connection(("127.0.0.1", server.port)) for _ in requests]
+        for client, sent in zip(clients, requests, strict=True):
+            client.sendall(sent)
+        until(lambda: descriptors() >= idle + len(requests))
+        for number, client in enumerate(clients):
+            GOODBYES[["FIN", "RST"][number // 2 % 2]](client)
+        until(lambda: descriptors() <= idle)
+        sizes_kb.append(anonymous_kb())
+    # The first rounds fill what the allocator keeps for the next ones.
+    assert max(sizes_kb[2:]) - max(sizes_kb[:2]) < 1500, sizes_kb
 
 
 SILENT = 10_000
