@@ -243,6 +243,7 @@ async def works(service, target, messages, count, denied):
 
 @hypothesis.settings(max_examples=12, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 @hypothesis.example(claims={"topics": [NAMES[2]]}, index=2)
+@hypothesis.example(claims={"info": "me"}, index=0)
 @hypothesis.given(claims=CLAIMED_NAMES, index=st.sampled_from(range(len(HASHES))))
 def test_same_is_allowed_over_other_protocols(claims, index, io_loop, service):
     name = NAMES[index]

@@ -76,6 +76,11 @@ def test_token_bucket_never_exceeds_capacity_plus_refill(capacity, per_s, pauses
             granted += 1
 
 
+def test_bytes_are_borrowed_while_a_whole_one_is_left():
+    bucket = per_address.TokenBucket(0)
+    assert [bucket.borrow(10, 0.5, now_ms, 5) for now_ms in range(4)] == [False, False, True, False]
+
+
 def test_each_ipv4_address_and_each_ipv6_64_has_its_own_bucket():
     limits = limits_for_all(rate_per_address=1)
     ipv4, ipv6 = ["192.0.2.1", "::ffff:192.0.2.1"], ["2001:db8::1", "2001:db8::ffff:1"]

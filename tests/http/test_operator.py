@@ -80,6 +80,7 @@ async def test_responses_are_compressed_for_clients_that_accept_it_and_the_page_
         response = await service.ask_admin(path, Host="signal.internal")  # a page without data
         assert (response.status, response.headers["Content-Type"]) == (200, f"text/{media_type}; charset=utf-8")
         assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+        assert response.headers["Referrer-Policy"] == "no-referrer"
 
 
 # Probes and metrics

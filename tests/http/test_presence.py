@@ -11,6 +11,7 @@ from support.rpc import BOUND_S, open_socket, until
 from support.scraping import scrape
 from support.service import NOT_FOUND, OTHER
 
+from tornado_signal.errors import Unavailable
 from tornado_signal.system.lifecycle import LEAVING
 from tornado_signal.websocket import presence
 
@@ -164,6 +165,10 @@ async def test_held_offers_are_renewed_rarely_even_with_a_short_ttl_and_after_an
     caplog.clear()
 
 
+async def fail(*arguments, **options):
+    raise Unavailable("busy")
+
+
 async def test_held_offers_count_towards_the_session_limit_of_an_address(start_service, monkeypatch):
     service = await start_service(unlimited_addresses=(), max_sessions_per_address=10, hold_grace_ms=50)
     async with open_socket(service) as first, open_socket(service) as second:
@@ -174,6 +179,10 @@ async def test_held_offers_count_towards_the_session_limit_of_an_address(start_s
         assert await second.refused("offer", **OFFER, hold=True) == (429, "Too many requests")
         assert await second.refused("hold", code=codes[0]) == (429, "Too many requests")
         await first.call("withdraw", code=codes[0], side="offerer")
+        assert await second.refused("hold", code=codes[0]) == (404, NOT_FOUND)
+        with monkeypatch.context() as patch:
+            patch.setattr(service.store, "create", fail)
+            assert (await second.refused("offer", **OFFER, hold=True))[0] == 503
         await hold(second)
     await until_no_offer_is_held(service)
     assert service.shared.limits.client("127.0.0.1").held == 0
