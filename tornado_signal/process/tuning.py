@@ -58,12 +58,6 @@ def tune_malloc() -> None:
             mallopt(option, LARGE_BLOCK_BYTES)
 
 
-def trim_malloc() -> None:
-    """Return free memory to the system that lies between blocks in use, unless the C library cannot do that."""
-    with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 def peak_memory() -> int:
     """Return the largest amount of memory that this process has used. The unit depends on the system."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -107,4 +101,5 @@ class GarbageCollection:
         self._most_connections = max(self._most_connections, connections)
         if self._most_connections - connections >= TRIM_CONNECTIONS and now_s - self._trimmed_s >= TRIM_S:
             self._trimmed_s, self._most_connections = now_s, connections
-            trim_malloc()
+            with contextlib.suppress(AttributeError):  # a C library that cannot do that
+                ctypes.CDLL(None).malloc_trim(0)

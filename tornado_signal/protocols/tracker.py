@@ -87,10 +87,8 @@ class TrackerConnection(ProtocolConnection):
                 context.status = STATUS[type(failed)]
                 reason = "the server is temporarily unavailable"
             echoed = info_hash if type(info_hash) is str and len(info_hash) <= MAX_ECHOED else ""
-            self._fail("scrape" if action == "scrape" else "announce", echoed, reason)
-
-    def _fail(self, action: str, info_hash: str, reason: str) -> None:
-        self.send({"action": action, "failure reason": reason, "info_hash": info_hash})
+            action = "scrape" if action == "scrape" else "announce"
+            self.send({"action": action, "failure reason": reason, "info_hash": echoed})
 
     def _swarm(self, info_hash: str) -> Channel:
         return Channel(self.scope, f"swarm {info_hash}")

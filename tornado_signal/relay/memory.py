@@ -162,7 +162,8 @@ class MemoryRelay:
         earlier = members.get(lease.member)
         if earlier is None and len(members) >= max_members:
             return FULL
-        if earlier is not None and earlier.token and not _have_common(earlier.token, lease.token):
+        # A takeover needs one of the earlier tokens.
+        if earlier and earlier.token and set(earlier.token.split(",")).isdisjoint(lease.token.split(",")):
             return TAKEN
         members[lease.member] = lease
         return NEW if earlier is None else RENEWED
@@ -189,7 +190,3 @@ class MemoryRelay:
         """Release the leases and disconnect."""
         self._channels.clear()
         self._groups.clear()
-
-
-def _have_common(needed: str, given: str) -> bool:
-    return not set(needed.split(",")).isdisjoint(given.split(","))

@@ -263,11 +263,11 @@ class Server:
 
     async def _peek(self, accepted: socket.socket, limit_s: float) -> bytes:
         """Return a client's first byte, and leave it in the kernel. Raise OSError if there is none in `limit_s`."""
-        readable = self._loop.create_future()
-        self._loop.add_reader(accepted.fileno(), end_once, readable)
+        readable = asyncio.Event()
+        self._loop.add_reader(accepted.fileno(), readable.set)
         try:
             async with asyncio.timeout(limit_s):
-                await readable
+                await readable.wait()
         finally:
             self._loop.remove_reader(accepted.fileno())
         return accepted.recv(1, socket.MSG_PEEK)
@@ -310,11 +310,6 @@ class Server:
     def _check_deadline(self, connection: OpenConnection) -> None:
         if connection in self.state.connections and 0 < connection.deadline_s < self._loop.time():
             connection.deadline_passed()
-
-
-def end_once(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def prepare(listening: socket.socket) -> None:
