@@ -217,17 +217,18 @@ def test_redis_without_a_command_prevents_the_start(command, redis_server):
     assert f" lacks {command}; remove rename-command from its settings" in refused(redis.address, "--durability", "os")
 
 
-@pytest.mark.parametrize("command", ["time", "hstrlen", "script|load", "ssubscribe"])
-def test_redis_user_without_a_command_prevents_the_start(command, redis_server, tmp_path):
-    redis = redis_server()
-    redis.ask("ACL", "SETUSER", "signal", "on", ">secret", "~ours:*", "&ours:*", "+@all", f"-{command}")
-    password = tmp_path / "password"
+def test_redis_user_without_a_command_prevents_the_start(redis_server, tmp_path):
+    redis, password = redis_server(), tmp_path / "password"
+    redis.ask("ACL", "SETUSER", "signal", "on", ">secret", "~ours:*", "&ours:*", "+@all")
     password.write_text("secret")
-    access = ("--redis-prefix", "ours:", "--redis-user", "signal", "--redis-password-file", password)
-    name = command.partition("|")[0].upper()
-    assert f"; let --redis-user run {name} with" in refused(redis.address, "--durability", "os", *access)
-    redis.ask("ACL", "SETUSER", "signal", f"+{command}")
-    done = call("serve", "--check", "--store", "redis", "--redis-nodes", redis.address, "--durability", "os", *access)
+    access = ("--durability", "os", "--redis-prefix", "ours:", "--redis-user", "signal")
+    access += ("--redis-password-file", password)
+    for command in ("time", "hstrlen", "script|load", "ssubscribe"):
+        redis.ask("ACL", "SETUSER", "signal", f"-{command}")
+        name = command.partition("|")[0].upper()
+        assert f"; let --redis-user run {name} with" in refused(redis.address, *access), command
+        redis.ask("ACL", "SETUSER", "signal", f"+{command}")
+    done = call("serve", "--check", "--store", "redis", "--redis-nodes", redis.address, *access)
     assert (done.returncode, redis.ask("KEYS", "*permissions*")) == (0, [])
 
 
