@@ -16,12 +16,8 @@ import pytest
 from . import figures, instructions, life, protocols, report, websockets
 from .processes import BenchError
 
-PARTS = {
-    "life": life.life,
-    "websockets": websockets.websockets,
-    "protocols": protocols.protocols,
-    "instructions": instructions.instructions,
-}
+ALL = (life.life, websockets.websockets, protocols.protocols, instructions.instructions)
+PARTS = {measure.__name__: measure for measure in ALL}
 
 
 def parsed() -> argparse.Namespace:

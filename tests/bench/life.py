@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 from urllib.parse import urlsplit
 
@@ -81,12 +82,9 @@ class Requests:
 
     def check(self, by_offerer: dict, by_answerer: dict) -> None:
         """Check that both polls return all candidates of the other side."""
-        for received, peer in (
-            (by_offerer["answerCandidates"], self.pair.answerer),
-            (by_answerer["offerCandidates"], self.pair.offerer),
-        ):
-            if received != peer.candidates:
-                raise BenchError(f"{self.base} does not hand over the candidates")
+        received = by_offerer["answerCandidates"], by_answerer["offerCandidates"]
+        if received != (self.pair.answerer.candidates, self.pair.offerer.candidates):
+            raise BenchError(f"{self.base} does not hand over the candidates")
 
 
 class Polled(Requests):
@@ -95,10 +93,8 @@ class Polled(Requests):
     def __init__(self, base: str, pair: peers.Pair) -> None:
         super().__init__(base, pair)
         both = zip(pair.offerer.candidates, pair.answerer.candidates, strict=True)
-        self._candidates = [
-            (self.post("offerer", "/answer", candidate=one), self.post("answerer", "/answer", candidate=other))
-            for one, other in both
-        ]
+        sent = partial(self.post, path="/answer")
+        self._candidates = [(sent("offerer", candidate=one), sent("answerer", candidate=other)) for one, other in both]
         self._polls = self.post("offerer", "/poll"), self.post("answerer", "/poll")
 
     async def _meet(self, ask: Ask, offerer: client.Connection, answerer: client.Connection) -> None:
@@ -144,9 +140,8 @@ class Socketed:
         self._offer = _call("offer", topic=pair.topic, info=pair.offerer.identity, offer=pair.offerer.description)
         self._listing = _call("sessions", topic=pair.topic)
         self._answer = _call("answer", code=CODE, side="answerer", answer=pair.answerer.description)
-        self._batches = [
-            _call("answer", code=CODE, side=side, candidates=peer.candidates) for side, peer in sides.items()
-        ]
+        peers_of = sides.items()
+        self._batches = [_call("answer", code=CODE, side=side, candidates=each.candidates) for side, each in peers_of]
         self._subscriptions = [_call("subscribe", code=CODE, side=side) for side in sides]
 
     async def opened(self) -> list[sockets.WebSocket]:
@@ -208,12 +203,8 @@ def _call(method: str, **params: object) -> bytes:
 
 
 # The ways in which pairs meet, and the limit of their cost as a multiple of PeerJS.
-KINDS = {
-    "13 requests": (Polled, 2.0),
-    "waits and batches": (Waited, 1.5),
-    "WebSocket": (Socketed, 1.0),
-    "WebSocket, kept": (Kept, 2.0),
-}
+KINDS = {"13 requests": (Polled, 2.0), "waits and batches": (Waited, 1.5), "WebSocket": (Socketed, 1.0)}
+KINDS["WebSocket, kept"] = (Kept, 2.0)
 
 
 @dataclass

@@ -24,15 +24,10 @@ class PeerJs(Server):
         if shutil.which("node") is None:
             raise BenchError("there is no Node.js (node)")
         # the command may only be a program that starts it
-        node = subprocess.run(
-            ["node", "-p", "process.execPath"], capture_output=True, text=True, check=True
-        ).stdout.strip()
+        node = subprocess.check_output(["node", "-p", "process.execPath"], text=True).strip()
         program = npm.node_modules(PACKAGES) / "peer/dist/bin/peerjs.js"
-        super().__init__(
-            [node, str(program), "--host", "127.0.0.1", "--concurrent_limit", "100000", *options],
-            log,
-            {"PORT": "0", "NODE_ENV": "production"},
-        )
+        command = [node, str(program), "--host", "127.0.0.1", "--concurrent_limit", "100000", *options]
+        super().__init__(command, log, {"PORT": "0", "NODE_ENV": "production"})
 
     def _listening(self) -> str | None:
         match = _STARTED.search(self.log())

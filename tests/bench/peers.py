@@ -16,12 +16,8 @@ CANDIDATES = 4  # candidates of each side
 DESCRIPTION = 1000, 2000  # approximate characters of an offer or answer. Lengths are spread between these
 LANGUAGES = ("de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "ru", "sv", "tr", "uk", "zh")
 REGIONS = ("AT", "BE", "BR", "CA", "CH", "DE", "ES", "FR", "GB", "IT", "JP", "MX", "NL", "PL", "TW", "UA", "US")
-SYSTEMS = (
-    ("Windows NT 10.0; Win64; x64", "Windows"),
-    ("X11; Linux x86_64", "Linux"),
-    ("Macintosh; Intel Mac OS X 10_15_7", "macOS"),
-    ("Linux; Android 10; K", "Android"),
-)
+SYSTEMS = [("Windows NT 10.0; Win64; x64", "Windows"), ("X11; Linux x86_64", "Linux")]
+SYSTEMS += [("Macintosh; Intel Mac OS X 10_15_7", "macOS"), ("Linux; Android 10; K", "Android")]
 
 
 class Peer:

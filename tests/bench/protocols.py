@@ -172,11 +172,10 @@ class Member(Client):
     def signal(self, protocol: str, receiver: str) -> None:
         """Send another member a signal with the size of an offer."""
         ids = {"senderPeerId": self.id, "receiverPeerId": receiver}
-        messages = {
-            "RxDB": {"type": "signal", "room": "room 0", **ids, "data": SIGNAL},
-            "matchbox": {"Signal": {"receiver": receiver, "data": SIGNAL}},
-        }
-        self.send(frame(orjson.dumps(messages[protocol])))
+        message = {"type": "signal", "room": "room 0", **ids, "data": SIGNAL}
+        if protocol == "matchbox":
+            message = {"Signal": {"receiver": receiver, "data": SIGNAL}}
+        self.send(frame(orjson.dumps(message)))
 
 
 ROOMS = {"RxDB": "/rxdb", "matchbox": "/matchbox/room-{}"}
@@ -285,15 +284,9 @@ def _cpu(bench: Bench, name: str, protocol: Protocol) -> None:
         used_s = uvloop.run(_turns(servers, protocol.prepare, count, bench.size.protocol_turns))
     ours, theirs = ([used / count * 1e6 for used in used_s[server]] for server in servers)
     note = f"{count} in each of {len(ours)} turns; {APART}. The reference is the original server"
-    bench.add(
-        PART,
-        f"{name}: {protocol.operation}",
-        statistics.median(ours),
-        "µs",
-        reference=statistics.median(theirs),
-        note=note,
-    )
-    bench.add(PART, f"{name}: {protocol.operation}, to the original", ratio(ours, theirs), "", most=protocol.most)
+    title, ours_us, theirs_us = f"{name}: {protocol.operation}", statistics.median(ours), statistics.median(theirs)
+    bench.add(PART, title, ours_us, "µs", reference=theirs_us, note=note)
+    bench.add(PART, f"{title}, to the original", ratio(ours, theirs), "", most=protocol.most)
 
 
 async def _turns(

@@ -80,11 +80,8 @@ def late_replica(cluster, servers, primary, written_s=WRITTEN_S):
             time.sleep(LINK_LOST_S)
             primary.kill()
             # An election that a busy machine began earlier can keep the outdated one from this one.
-            until(
-                lambda: "Start of election delayed" in bad.new_log() or cluster.replaced(primary),
-                BOUND_S,
-                pause_s=0.002,
-            )
+            delayed = "Start of election delayed"
+            until(lambda: delayed in bad.new_log() or cluster.replaced(primary), BOUND_S, pause_s=0.002)
             good.freeze()
             try:
                 time.sleep(PAUSED_S)

@@ -38,11 +38,8 @@ NOTHING = {"code": "00000000-0000-4000-8000-000000000000", "side": "offerer"}
 
 
 # Violations and binary messages, with the close code that reports each (RFC 6455, 7.4.1).
-BROKEN_FRAMES = [
-    (each.sent, 1003 if each.binary else each.code)
-    for each in VECTORS.values()
-    if each.binary or each.code in (1002, 1007, 1009)
-]
+BROKEN_FRAMES = [(each.sent, 1003) for each in VECTORS.values() if each.binary]
+BROKEN_FRAMES += [(each.sent, each.code) for each in VECTORS.values() if each.code in (1002, 1007, 1009)]
 
 
 class Attacked:

@@ -115,9 +115,8 @@ class Fuzzer:
 
     async def run(self, inputs: int) -> int:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(
-            lambda loop, context: self._log.entries.append(f"loop: {context.get('exception')!r}")
-        )
+        note = self._log.entries.append
+        loop.set_exception_handler(lambda loop, context: note(f"loop: {context.get('exception')!r}"))
         root = logging.getLogger()
         root.addHandler(self._log)
         service = Service(self._room / "data")

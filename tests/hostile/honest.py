@@ -38,9 +38,8 @@ class Peers:
     """All honest peers and their records: moments, each with the duration or the error."""
 
     def __init__(self, place: Place) -> None:
-        self.recorded: dict[str, list[tuple[float, float | str]]] = {
-            name: [] for name in ("poll", "wake", "gone", "failed")
-        }
+        names = ("poll", "wake", "gone", "failed")
+        self.recorded: dict[str, list[tuple[float, float | str]]] = {name: [] for name in names}
         self._place = place
         self._listed: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._gone: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)

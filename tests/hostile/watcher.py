@@ -32,10 +32,8 @@ def look(pid: int, data: Path) -> Sample:
         raise ProcessLookupError(pid)
     descriptors = sum(1 for _ in (proc / "fd").iterdir())
     ran_ns, waited_ns, _ = map(int, (proc / "schedstat").read_text().split())
-    memory_mib = of["RssAnon"] / 1024
-    return Sample(
-        time.monotonic(), memory_mib, of["Threads"], descriptors, disk_mib(data), ran_ns / 1e9, waited_ns / 1e9
-    )
+    seen = of["RssAnon"] / 1024, of["Threads"], descriptors, disk_mib(data)
+    return Sample(time.monotonic(), *seen, ran_ns / 1e9, waited_ns / 1e9)
 
 
 def disk_mib(data: Path, size: Callable[[os.stat_result], int] = lambda stat: stat.st_blocks * 512) -> float:

@@ -5,13 +5,8 @@ from collections import Counter
 
 # The limit for the last quarter of the long stretch: a factor of the second quarter, plus a constant. Memory varies
 # with LevelDB's write buffer, the disk with compactions. Latency also depends on the machine.
-BOUNDS = {
-    "memory_mib": (1.05, 0),
-    "descriptors": (1.25, 50),
-    "disk_mib": (1.5, 32),
-    "p50_ms": (3, 250),
-    "p99_ms": (4, 1500),
-}
+BOUNDS = {"memory_mib": (1.05, 0), "descriptors": (1.25, 50), "disk_mib": (1.5, 32)}
+BOUNDS |= {"p50_ms": (3, 250), "p99_ms": (4, 1500)}
 # The shortest stretch in which memory is judged. Each quarter of it contains a compaction, which empties the write
 # buffer once a minute. Caches are full after the first quarter.
 MEMORY_STRETCH_S = 290.0

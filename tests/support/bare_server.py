@@ -45,9 +45,5 @@ class Forwarding(Handler):
         except urllib.error.HTTPError as error:
             response = error
         with response, contextlib.suppress(ConnectionError):  # the client may have disconnected
-            passed = {
-                name: value
-                for name, value in response.headers.items()
-                if name.startswith("Access-Control") or name == "Content-Type"
-            }
-            self.send(response.status, response.read(), passed)
+            kept = [name for name in response.headers if name.startswith("Access-Control") or name == "Content-Type"]
+            self.send(response.status, response.read(), {name: response.headers[name] for name in kept})

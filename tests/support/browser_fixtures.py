@@ -140,9 +140,8 @@ def serve_turn(tmp_path, address, *options, tls=None):
     require("turnserver")
     for _ in range(100):
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            sockets = [
-                stack.enter_context(socket.socket(type=kind)) for kind in (socket.SOCK_DGRAM, *[socket.SOCK_STREAM] * 2)
-            ]
+            kinds = (socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_STREAM)
+            sockets = [stack.enter_context(socket.socket(type=kind)) for kind in kinds]
             sockets[0].bind((address, 0))
             port = sockets[0].getsockname()[1]
             sockets[1].bind((address, port))

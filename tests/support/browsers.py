@@ -160,11 +160,8 @@ class Firefox:
         lines = [f'user_pref("{name}", {json.dumps(value)});\n' for name, value in PREFERENCES.items()]
         (profile / "user.js").write_text("".join(lines))
         options = ["--headless", "--no-remote", "--profile", profile, "--remote-debugging-port", "0"]
-        environ = os.environ | {
-            "HOME": str(profile),
-            "TMPDIR": temporary(profile),
-            "MOZ_DISABLE_CONTENT_SANDBOX": "1",
-        }  # the sandbox does not work for root
+        environ = os.environ | {"HOME": str(profile), "TMPDIR": temporary(profile)}
+        environ["MOZ_DISABLE_CONTENT_SANDBOX"] = "1"  # the sandbox does not work for root
         with (profile / "log").open("w") as log:
             command = ["firefox-esr", *map(str, options), "about:blank"]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environ)
@@ -191,9 +188,8 @@ class Firefox:
     def evaluate(self, expression, frame=None):
         """Return the JSON value of an expression or of its promise, of the page or a frame."""
         text = f"(async () => JSON.stringify([await ({expression})]))()"
-        response = self._ask(
-            "script.evaluate", expression=text, target={"context": frame or self._tab}, awaitPromise=True
-        )
+        target = {"context": frame or self._tab}
+        response = self._ask("script.evaluate", expression=text, target=target, awaitPromise=True)
         assert response["type"] == "success", response
         return json.loads(response["result"]["value"])[0]
 

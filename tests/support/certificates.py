@@ -84,9 +84,8 @@ def name_of(connection):
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
     directory = tmp_path_factory.mktemp("pairs")
-    return {
-        name: make_pair(directory, name, kind) for name, kind in (("first", "ec"), ("second", "ec"), ("rsa", "rsa"))
-    }
+    kinds = {"first": "ec", "second": "ec", "rsa": "rsa"}
+    return {name: make_pair(directory, name, kind) for name, kind in kinds.items()}
 
 
 @pytest.fixture

@@ -86,11 +86,8 @@ def begin(*arguments, command=COMMAND, cwd=None, prefix=(), pass_fds=(), stdin=D
     """Start a process of the command: forked where possible, and with a new interpreter where that matters."""
     options = {"cwd": cwd, "env": environment(**variables), "stdin": stdin, "stdout": stdout, "stderr": PIPE}
     arguments = [*map(str, arguments)]
-    if (
-        command in (COMMAND, CLIENT)
-        and not prefix
-        and not any(name.startswith(("LD_", "PYTHON")) for name in variables)
-    ):
+    fresh = any(name.startswith(("LD_", "PYTHON")) for name in variables)
+    if command in (COMMAND, CLIENT) and not prefix and not fresh:
         return Process(command.name, *arguments, **options)
     return subprocess.Popen([*prefix, command, *arguments], pass_fds=pass_fds, text=True, **options)
 
@@ -134,15 +131,8 @@ class Server(contextlib.AbstractContextManager):
     def __init__(self, *arguments, command=COMMAND, cwd=None, port=0, passed=(), prefix=(), **variables):
         flags = ["--port", port] if port is not None else []
         arguments = ["serve", *map(str, [*flags, *arguments])]
-        self.process = begin(
-            *arguments,
-            command=command,
-            cwd=cwd,
-            prefix=[*prefix, *with_sockets(passed)],
-            pass_fds=[each.fileno() for each in passed],
-            stdout=subprocess.DEVNULL,
-            **variables,
-        )
+        options = {"command": command, "cwd": cwd, "prefix": [*prefix, *with_sockets(passed)], "stdout": DEVNULL}
+        self.process = begin(*arguments, pass_fds=[each.fileno() for each in passed], **options, **variables)
         self.log, self.admin_url = [], None
         try:
             self._wait_until_it_listens(passed, {*arguments, *variables})

@@ -14,14 +14,8 @@ from .paths import ROOT, TESTS
 
 PASSED = TESTS / "families.json"
 """The hash of each family's files when its tests last passed."""
-COMMON = [
-    "setup.cfg",
-    "pyproject.toml",
-    "clients/python/pyproject.toml",
-    "tests/debian-packages.txt",
-    "tests/environment.sh",
-    "tests/support/families.py",
-]
+COMMON = ["setup.cfg", "pyproject.toml", "clients/python/pyproject.toml", "tests/debian-packages.txt"]
+COMMON += ["tests/environment.sh", "tests/support/families.py"]
 LIBRARIES = "tests/libraries tests/support/libraries.py tests/bench/npm.py tornado_signal/websocket "
 LIBRARIES += "tornado_signal/transport/websocket.py "
 # How each family's tests begin, and the other files that they depend on, as patterns of git.

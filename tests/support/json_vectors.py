@@ -38,16 +38,8 @@ NOT_UTF8 = [
     b'"%b"' % some for some in (b"\xff", b"\xc0\xaf", b"\xe0\x80\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc3")
 ]
 AROUND = [(b" \t\r\n", b" \t\r\n")]
-NOT_AROUND = [
-    (b"", b"x"),
-    (b"", b"}"),
-    (b"", b"\0"),
-    (b"", b"{}"),
-    (b"x", b""),
-    (b"{", b""),
-    (b")]}',\n", b""),
-    (b"\x1e", b""),
-]
+NOT_AROUND = [(b"", b"x"), (b"", b"}"), (b"", b"\0"), (b"", b"{}")]
+NOT_AROUND += [(b"x", b""), (b"{", b""), (b")]}',\n", b""), (b"\x1e", b"")]
 
 
 def messages(template: bytes, *, unusual: bool) -> Iterator[tuple[bytes, bytes | None]]:

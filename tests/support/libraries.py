@@ -25,6 +25,5 @@ def bundle(source=FOLDER / "page.js"):
     packages = node_modules()
     esbuild = packages / ".bin" / "esbuild"
     options = ["--bundle", "--format=esm", "--platform=browser", "--log-level=error", "--define:global=globalThis"]
-    return output(
-        run_command(esbuild, source, *options, cwd=packages.parent, env=os.environ | {"NODE_PATH": str(packages)})
-    )
+    environ = os.environ | {"NODE_PATH": str(packages)}
+    return output(run_command(esbuild, source, *options, cwd=packages.parent, env=environ))

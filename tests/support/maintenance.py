@@ -35,9 +35,8 @@ def fill(path, sessions, *, offer="their offer", seed=1, timeout_ms=LONG_MS):
     """Create a data directory with sessions, some answered, some with candidates. Return pairs of origin and code."""
 
     async def filling():
-        store = await open_leveldb(
-            path, HandClock(time.time_ns() // 1_000_000), session_timeout_ms=timeout_ms, durability="os"
-        )
+        clock = HandClock(time.time_ns() // 1_000_000)
+        store = await open_leveldb(path, clock, session_timeout_ms=timeout_ms, durability="os")
         rng = random.Random(seed)
         codes = []
         for number in range(sessions):

@@ -207,9 +207,8 @@ def http_servers():
     a redirection to another host.
     """
     command = [sys.executable, "-m", "support.malicious", str(OTHER_PORT)]
-    with subprocess.Popen(
-        command, cwd=TESTS, env={"PYTHONPATH": "."}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=TESTS, env={"PYTHONPATH": "."}, **pipes) as process:
         ports = json.loads(process.stdout.readline())
         yield {kind: f"http://127.0.0.1:{port}" for kind, port in ports.items()}
         process.stdin.close()
@@ -255,9 +254,8 @@ def websocket_server():
         if not request.path.endswith("/ws"):
             return socket.respond(HTTPStatus.OK, '{"status": "ok", "timestamp": 0}')
 
-    with serve(
-        handle, "127.0.0.1", 0, process_request=only_websockets, subprotocols=["signal.v1"], select_subprotocol=_select
-    ) as server:
+    options = {"process_request": only_websockets, "subprotocols": ["signal.v1"], "select_subprotocol": _select}
+    with serve(handle, "127.0.0.1", 0, **options) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.socket.getsockname()[1]}"
         server.shutdown()

@@ -90,10 +90,9 @@ KINDS = {
     **{name: ("file", messages) for name, messages in FILES.items()},
 }
 # Texts of sessions for the commands, all of which the server accepts.
+CONTROLS = (*range(0x20), 0x7F, 0x80, 0x85, 0x90, 0x9B, 0x9D)
 TEXTS = {
-    **{
-        f"control character {code:02x}": f"a{chr(code)}b" for code in (*range(0x20), 0x7F, 0x80, 0x85, 0x90, 0x9B, 0x9D)
-    },
+    **{f"control character {code:02x}": f"a{chr(code)}b" for code in CONTROLS},
     "cleared screen": "\x1b[2J\x1b[H",
     "title": "\x1b]0;title\x07",
     "link": "\x1b]8;;https://other.example\x1b\\link\x1b]8;;\x1b\\",

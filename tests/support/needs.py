@@ -11,12 +11,8 @@ import pytest
 from .paths import TESTS
 
 # The Debian package of each program.
-PACKAGES = {
-    program: package
-    for program, package, *_ in (
-        line.split() for line in (TESTS / "debian-packages.txt").read_text().splitlines() if line[0] != "#"
-    )
-}
+LINES = [line.split() for line in (TESTS / "debian-packages.txt").read_text().splitlines() if line[0] != "#"]
+PACKAGES = {program: package for program, package, *_ in LINES}
 
 
 @functools.cache

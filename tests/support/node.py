@@ -33,11 +33,8 @@ def fetch_module(url, directory):
         path.parent.mkdir(exist_ok=True)
         path.write_text(source)
         imported = [f"./client/{part}" for part in re.findall(r'"([\w-]+-[0-9a-f]{8}\.js)"', source)]
-        pending += (
-            {posixpath.normpath(posixpath.join(posixpath.dirname(name), reference)) for reference in imported}
-            - names
-            - {*pending}
-        )
+        folder = posixpath.dirname(name)
+        pending += {posixpath.normpath(posixpath.join(folder, each)) for each in imported} - names - {*pending}
     return directory / "client.js"
 
 

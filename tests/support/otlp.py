@@ -26,9 +26,8 @@ class Exported:
     def __init__(self, span, resource):
         self.name, self.kind = span.name, KINDS[span.kind]
         self.attributes, self.resource = values(span.attributes), values(resource.attributes)
-        self.trace_id, self.span_id, self.parent_id = (
-            part.hex() for part in (span.trace_id, span.span_id, span.parent_span_id)
-        )
+        ids = (span.trace_id, span.span_id, span.parent_span_id)
+        self.trace_id, self.span_id, self.parent_id = (each.hex() for each in ids)
         self.seconds = (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9
         self.began_s = span.start_time_unix_nano / 1e9
         self.failed = span.status.code == ERROR

@@ -58,10 +58,6 @@ def put(text, pairs):
     return text
 
 
-def free_ports():
-    return free_port(), free_port()
-
-
 def uncomment(text, first, last):
     """Uncomment the lines of a configuration from `first` to `last`."""
     begin, end = (re.search(rf"^\s*# {re.escape(line)}$", text, re.MULTILINE) for line in (first, last))
@@ -88,7 +84,7 @@ class Proxy:
         self.directory, self.pair, self.upstream, self.idle_s = directory, pair, upstream, idle_s
         environ = {**os.environ, "HOME": str(directory), "XDG_CONFIG_HOME": str(directory)}
         for _ in range(5):  # another process may take a port first
-            self.port, self.plain_port = free_ports()  # for HTTPS and HTTP
+            self.port, self.plain_port = free_port(), free_port()  # for HTTPS and HTTP
             self.url = f"https://{HOST}:{self.port}"
             command = self.configure()
             with (directory / "output").open("wb") as output:
@@ -347,14 +343,8 @@ server {{
 """
 
 
-PLAIN = {
-    "nginx": PlainNginx,
-    "apache": PlainApache,
-    "haproxy": PlainHAProxy,
-    "caddy": PlainCaddy,
-    "lighttpd": PlainLighttpd,
-    "varnish": PlainVarnish,
-}
+PLAIN = {"nginx": PlainNginx, "apache": PlainApache, "haproxy": PlainHAProxy, "caddy": PlainCaddy}
+PLAIN |= {"lighttpd": PlainLighttpd, "varnish": PlainVarnish}
 
 
 class NginxPath(Plain, Nginx):
@@ -435,11 +425,9 @@ class ClusterCaddy(PlainCaddy):
     @property
     def SITE(self):
         lines = (ROOT / "examples/containers/Caddyfile").read_text()
-        site = (
-            ("{$SITE}", "http://:PORT"),
-            (" 10.89.77.21:3000 10.89.77.22:3000 10.89.77.23:3000", " 127.0.0.1:UPSTREAM"),
-        )
-        lines = put(lines, [("{\n\tadmin off\n}\n", ""), *site, ("{", "{{"), ("}", "}}")])
+        site = [("{\n\tadmin off\n}\n", ""), ("{$SITE}", "http://:PORT")]
+        site.append((" 10.89.77.21:3000 10.89.77.22:3000 10.89.77.23:3000", " 127.0.0.1:UPSTREAM"))
+        lines = put(lines, [*site, ("{", "{{"), ("}", "}}")])
         return CADDY + put(lines, [("PORT", "{port}"), ("UPSTREAM", "{upstream}")])
 
 

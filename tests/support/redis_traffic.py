@@ -212,21 +212,17 @@ class Publishers:
     def wrong(self):
         """Stop. Return the sessions of which an acknowledged text is not stored, or stored twice."""
         self.stop()
-        wrong = []
+        wrong, server = [], self._servers[0]
         for code, sent in self.acknowledged.items():
             poll = {"code": code, "side": "offerer"}
-            status, response = until(
-                lambda poll=poll: (found := self._servers[0].call("/poll", poll))[0] != 503 and found
-            )
+            status, response = until(lambda poll=poll: (found := server.call("/poll", poll))[0] != 503 and found)
             answer, candidate = sent["answer"], sent["candidate"]
             # A request refused with 503 may have been carried out, once.
-            if (
-                status != 200
-                or response["answer"] not in (sent["text"], *[None] * (answer is None))
-                or response["answerCandidates"] not in ([sent["text"]], *[[]] * (candidate is None))
-            ):
+            answers = (sent["text"], *[None] * (answer is None))
+            candidates = ([sent["text"]], *[[]] * (candidate is None))
+            if status != 200 or (response["answer"] not in answers or response["answerCandidates"] not in candidates):
                 wrong.append((code, sent, response))
-            if answer is None and self._servers[0].codes(sent["text"]) not in ([], [code]):
+            if answer is None and server.codes(sent["text"]) not in ([], [code]):
                 wrong.append((code, sent, "published twice"))
         return wrong
 

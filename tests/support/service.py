@@ -146,9 +146,8 @@ async def connected(port, tls=None):
     try:
         yield connection
     finally:
-        (
-            connection.writer.transport.abort if tls else connection.close
-        )()  # TLS would wait for the server's close_notify
+        # TLS would wait for the server's close_notify.
+        (connection.writer.transport.abort if tls else connection.close)()
 
 
 def head(method, target, headers):

@@ -26,14 +26,8 @@ TIMEOUT_MS = 1000
 BEGIN_MS = 1_700_000_000_000
 PARTITIONS = 16
 NEVER_MS = 3_600_000  # the sweep interval, because tests sweep explicitly
-UNLIMITED = {
-    "session_timeout_ms": TIMEOUT_MS,
-    "max_sessions_per_origin": 2**53,
-    "max_candidates": 2**53,
-    "max_body_bytes": 2**53,
-    "max_store_bytes": 2**53,
-    "min_free_bytes": 0,
-}
+LIMITS = ("max_sessions_per_origin", "max_candidates", "max_body_bytes", "max_store_bytes")
+UNLIMITED = {"session_timeout_ms": TIMEOUT_MS, "min_free_bytes": 0} | dict.fromkeys(LIMITS, 2**53)
 
 
 class HandClock(Clock):
@@ -158,9 +152,8 @@ class Redis:
         """Check that only the store's own keys are left after a minute, longer than a held offer lives."""
         self._clock.ms += 60_000
         left = [key async for keys in redis_check.all_keys(store.stores[0]) for key in keys]
-        assert [
-            key for key in left if not re.search(b":(store|origins|processes|(held|claim|probe):[0-9a-f]+)$", key)
-        ] == []
+        own = re.compile(b":(store|origins|processes|(held|claim|probe):[0-9a-f]+)$")
+        assert [key for key in left if not own.search(key)] == []
 
     @staticmethod
     def take_small_steps(monkeypatch):
@@ -201,9 +194,8 @@ class RedisCluster(Redis):
         if self._move is not None:
             await self.end_move()
             return
-        self._move = await asyncio.to_thread(
-            redis_servers.Move, self._server, store.partitions.of_topic(origin, topic).slot
-        )
+        slot = store.partitions.of_topic(origin, topic).slot
+        self._move = await asyncio.to_thread(redis_servers.Move, self._server, slot)
         keys = self._move.left()
         await asyncio.to_thread(self._move.move, keys[: int(share * len(keys))])
 
@@ -392,9 +384,8 @@ def unlimited(publisher, units):
 
 def covers(ranges, topic):
     """Return whether a listing of topics that is restricted to ranges shows a topic. None stands for all topics."""
-    return ranges is None or any(
-        topic.startswith(each.text) if each.is_prefix else topic == each.text for each in ranges
-    )
+    texts = [(each.text, topic[: len(each.text)] if each.is_prefix else topic) for each in ranges or ()]
+    return ranges is None or any(text == compared for text, compared in texts)
 
 
 class Inbox:

@@ -100,12 +100,8 @@ class Writers(contextlib.AbstractContextManager):
         if response.status == 200:
             self.acknowledgements.release()
             return content
-        reply = (
-            response.status,
-            content,
-            response.headers["Access-Control-Allow-Origin"],
-            response.headers["Content-Type"],
-        )
+        headers = (response.headers[name] for name in ("Access-Control-Allow-Origin", "Content-Type"))
+        reply = (response.status, content, *headers)
         if reply != (503, {"error": "Service unavailable"}, origin, "application/json"):
             self.wrong.append(f"{path}: {reply}")
         if not (response.headers["Retry-After"] or "").isdigit():

@@ -137,12 +137,8 @@ def test_session_of_a_clock_that_was_ahead_does_not_return_after_a_restart(start
 
 
 def test_turn_passwords_end_by_the_corrected_clock_also_after_a_restart(start, jump, tmp_path):
-    flags = (
-        "--turn-servers",
-        "turn:turn.example",
-        "--turn-secret-file",
-        write_secret(tmp_path / "turn") / "main.secret",
-    )
+    secret = write_secret(tmp_path / "turn") / "main.secret"
+    flags = ("--turn-servers", "turn:turn.example", "--turn-secret-file", secret)
     server = start(*flags, "--turn-ttl-s", 600)
 
     def remaining_ms():

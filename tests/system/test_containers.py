@@ -191,9 +191,8 @@ def test_compose_file_of_turn_starts_coturn_with_our_file():
     assert [*make_lines(settings)][1:4] == ["realm=turn.example", "use-auth-secret", f"static-auth-secret={'s' * 20}"]
     written = services["turn-config"]["entrypoint"][2].partition(" > ")[2]
     assert services["turn"]["command"][1] == written
-    assert [each["volumes"][0].partition(":")[0] for each in (services["turn-config"], services["turn"])] == [
-        "turn"
-    ] * 2
+    volumes = [services[name]["volumes"][0].partition(":")[0] for name in ("turn-config", "turn")]
+    assert volumes == ["turn"] * 2
     assert all(each["cap_drop"] == ["ALL"] for name, each in services.items() if name != "signal")
 
 

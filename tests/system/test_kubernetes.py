@@ -269,11 +269,8 @@ def test_pods_meet_the_restricted_security_standard(releases):
         pod, container = release.pod, release.container
         assert pod["securityContext"].items() >= {"runAsNonRoot": True, "runAsUser": 10001, "fsGroup": 10001}.items()
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
+        rights = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
+        assert container["securityContext"] == rights | {"capabilities": {"drop": ["ALL"]}}
         assert pod["automountServiceAccountToken"] is False
         assert pod["enableServiceLinks"] is False
         assert not {"hostNetwork", "hostPID", "hostIPC"} & {*pod}
@@ -305,9 +302,8 @@ def test_defaults_fit_the_settings():
     size = release.one("PersistentVolumeClaim")["spec"]["resources"]["requests"]["storage"]
     assert int(size.removesuffix("Gi")) << 30 >= 2 * Settings().max_store_bytes
     version = json.loads((ROOT / "tornado_signal/web/package.json").read_text())["version"]
-    stated = dict(
-        re.findall(r'^(version|appVersion): "?([^"\n]+)"?$', (CHART / "Chart.yaml").read_text(), re.MULTILINE)
-    )
+    chart = (CHART / "Chart.yaml").read_text()
+    stated = dict(re.findall(r'^(version|appVersion): "?([^"\n]+)"?$', chart, re.MULTILINE))
     assert stated == {"version": version, "appVersion": version}
     assert release.container["image"] == f"registry.example.com/tornado-signal:{version}"
     assert "All origins may use the server" in release.notes
@@ -425,10 +421,8 @@ def mount(release, secrets, folder):
             (place / "..2026_01_01" / path).write_text(contents[key])
             (place / path).symlink_to(f"..data/{path}")
     roots = (MOUNTS, "/data/")
-    return {
-        name: str(folder / value.removeprefix("/")) if value.startswith(roots) else value
-        for name, value in release.variables.items()
-    }
+    moved = {name: value for name, value in release.variables.items() if value.startswith(roots)}
+    return release.variables | {name: str(folder / value.removeprefix("/")) for name, value in moved.items()}
 
 
 def probe_all(release, server):
@@ -449,12 +443,8 @@ def probe_all(release, server):
 
 
 # Ports and addresses of a test's own, because several run on one machine.
-LOCAL = {
-    "TORNADO_SIGNAL_ADDRESS": "127.0.0.1",
-    "TORNADO_SIGNAL_ADMIN_ADDRESS": "127.0.0.1",
-    "TORNADO_SIGNAL_PORT": "0",
-    "TORNADO_SIGNAL_ADMIN_PORT": "0",
-}
+LOCAL = {f"TORNADO_SIGNAL_{name}ADDRESS": "127.0.0.1" for name in ("", "ADMIN_")}
+LOCAL |= {f"TORNADO_SIGNAL_{name}PORT": "0" for name in ("", "ADMIN_")}
 
 
 def test_server_runs_with_leveldb_and_secrets(tmp_path):

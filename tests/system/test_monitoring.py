@@ -1,6 +1,7 @@
 """The alert rules and the dashboard: sound by Prometheus' own tools, and true of a server that Prometheus watches."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from support.disks import injected
 from support.documents import blocks, pages
 from support.needs import require
 from support.paths import SYSTEMD
-from support.redis_servers import RedisCluster, RedisServer, fixture
+from support.redis_servers import RedisCluster, RedisServer, fixture, free_port
 from support.redis_traffic import PARTITIONS
 from support.scraping import scrape
 from support.tokens import write_secret
@@ -45,11 +46,8 @@ def promtool(*arguments):
 
 
 def queries():
-    return [
-        (panel["title"], target["expr"], target["legendFormat"])
-        for panel in DASHBOARD["panels"]
-        for target in panel["targets"]
-    ]
+    targets = [(panel["title"], target) for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    return [(title, target["expr"], target["legendFormat"]) for title, target in targets]
 
 
 def expressions():
@@ -81,12 +79,8 @@ def test_alerts_fire_only_under_their_conditions(tmp_path):
 def test_dashboard_queries_existing_metrics():
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
-    taken = [
-        (x, y)
-        for place in (panel["gridPos"] for panel in panels)
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
+    places = [tuple(panel["gridPos"][name] for name in "xywh") for panel in panels]
+    taken = [place for x, y, w, h in places for place in itertools.product(range(x, x + w), range(y, y + h))]
     assert len(set(taken)) == len(taken)
     assert max(x for x, _ in taken) < 24
     assert all(panel["title"] and panel["description"] for panel in panels)
@@ -139,14 +133,12 @@ def test_every_documented_metric_is_exported(servers, redis, start, tmp_path):
 
 class Prometheus:
     def __init__(self, folder, targets, alerts):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         # The text of the page without addresses and intervals.
         (block,) = blocks("monitoring", "Alerts and dashboard", "yaml")
         config = block.replace('"127.0.0.1:3001"', ", ".join(map(json.dumps, targets))).replace("/etc/prometheus/", "")
-        (folder / "prometheus.yml").write_text(
-            "global: {scrape_interval: 3s, scrape_timeout: 3s, evaluation_interval: 1s}\n" + config
-        )
+        intervals = "{scrape_interval: 3s, scrape_timeout: 3s, evaluation_interval: 1s}"
+        (folder / "prometheus.yml").write_text(f"global: {intervals}\n{config}")
         (folder / "tornado-signal.yml").write_text(alerts)
         sound, said = promtool("check", "config", folder / "prometheus.yml")
         assert sound, said
@@ -173,11 +165,8 @@ class Prometheus:
 
     def firing(self):
         """Return the firing alerts: their names without prefix, and their servers."""
-        return {
-            (alert["labels"]["alertname"].removeprefix("TornadoSignal"), alert["labels"].get("instance"))
-            for alert in self.ask("alerts")["alerts"]
-            if alert["state"] == "firing"
-        }
+        labels = [alert["labels"] for alert in self.ask("alerts")["alerts"] if alert["state"] == "firing"]
+        return {(each["alertname"].removeprefix("TornadoSignal"), each.get("instance")) for each in labels}
 
     def fires(self, wanted, provoke):
         """Wait until the wanted alerts have fired, and provoke them meanwhile. Return all that have fired."""

@@ -56,10 +56,8 @@ def test_databases_of_rxdb_replicate(protocol, versions, start, script):
     server = start("--shared-protocols", protocol)
     command = [*script("rxdb.mjs"), f"{server.url.replace('http', 'ws')}/{protocol}"]
     with end_all(subprocess.Popen, kill) as open_process:
-        one, two = (
-            open_process([*command, name, version], stdout=subprocess.PIPE, text=True)
-            for name, version in zip(("one", "two"), versions, strict=False)
-        )
+        commands = [[*command, name, version] for name, version in zip(("one", "two"), versions, strict=False)]
+        one, two = (open_process(each, stdout=subprocess.PIPE, text=True) for each in commands)
         for client, other in ((one, "two"), (two, "one")):
             assert client.stdout.readline() == f"{other}\n"
         one.kill()
@@ -137,11 +135,8 @@ def test_the_tests_of_p2pt_pass(start, script, tmp_path):
     node, *flags, tests = script("node_modules/p2pt/test/node.js")
     trackers = " ".join(server.url.replace("http", "ws") for server in servers)
     with (tmp_path / "log").open("w") as log:  # Node.js exits before it has written everything to a pipe
-        passed = run_command(
-            *(node, *flags, "--import", tmp_path / "p2pt-tests.mjs", tests),
-            stdout=log,
-            env=os.environ | {"TRACKERS": trackers},
-        )
+        command = (node, *flags, "--import", tmp_path / "p2pt-tests.mjs", tests)
+        passed = run_command(*command, stdout=log, env=os.environ | {"TRACKERS": trackers})
     text = (tmp_path / "log").read_text()
     assert passed.returncode == 0, text[-2000:]
     assert "not ok" not in text

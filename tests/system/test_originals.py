@@ -13,13 +13,12 @@ import urllib.request
 import pytest
 from bench import protocols
 from bench.peerjs import PeerJs
-from websockets.asyncio.client import connect
+from support.y_webrtc import BOUND_S, RawClient
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("node")]
 
 ORIGIN = "https://app.example"
-BOUND_S = 30
 LOST_S = 1.0  # how long to wait for a message that one of the servers never delivers
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 HASH = "aaaabbbbccccddddeeeÿ"
@@ -53,41 +52,39 @@ class Exchange:
         self._clients[name] = await self._connect(path)
 
     async def _connect(self, path):
-        url = self.base.replace("http", "ws") + path
-        return await connect(url, origin=ORIGIN, compression=None, ping_interval=None)
+        return await RawClient(self.base.replace("http", "ws") + path, ORIGIN).__aenter__()
 
     async def try_to_open(self, title, path):
         """Record the status of a refused handshake, or what is received and the close code, if there is one."""
         try:
-            socket = await self._connect(path)
+            client = await self._connect(path)
         except InvalidStatus as refused:
             self.transcript.append((title, [refused.response.status_code]))
         else:
-            self.transcript.append((title, await self._hear(socket)))
-            await socket.close()
+            self.transcript.append((title, await self._hear(client)))
+            await client.socket.close()
 
-    async def _hear(self, socket):
+    async def _hear(self, client):
         """Return what is received until the connection ends, or in some time, and the close code or None."""
         received = []
         with contextlib.suppress(ConnectionClosed, TimeoutError):
             while True:
-                received.append(json.loads(await asyncio.wait_for(socket.recv(), LOST_S)))
-        return [*received, socket.close_code]
+                received.append(json.loads(await asyncio.wait_for(client.socket.recv(), LOST_S)))
+        return [*received, client.socket.close_code]
 
     async def hear(self, title, name):
         self.transcript.append((title, await self._hear(self._clients[name])))
 
     async def receive(self, title, name, count):
         """Record as many messages of a client, in any order."""
-        self.transcript.append((title, sorted([await self._receive(name) for _ in range(count)], key=str)))
+        self.transcript.append((title, sorted([await self._clients[name].receive() for _ in range(count)], key=str)))
 
     async def send(self, name, message):
-        """Send text or bytes unchanged, or anything else as JSON."""
         self._sender = name
-        await self._clients[name].send(message if isinstance(message, str | bytes) else json.dumps(message))
+        await self._clients[name].send(message)
 
     async def close(self, name):
-        await self._clients.pop(name).close()
+        await self._clients.pop(name).socket.close()
 
     async def step(self, title):
         """Record everything that the clients receive up to the response to a marker, the sender's first.
@@ -97,7 +94,7 @@ class Exchange:
         received = []
         for name in [self._sender, *sorted(self._clients)]:
             await self.send(name, self._marker(name))
-            while not self._is_marker(message := await self._receive(name)):
+            while not self._is_marker(message := await self._clients[name].receive()):
                 received.append((name, message))
         self.transcript.append((title, sorted(received, key=lambda entry: entry[0])))
 
@@ -106,12 +103,9 @@ class Exchange:
         async with asyncio.timeout(BOUND_S):
             while True:
                 await self.send(name, request)
-                if condition(await self._receive(name)):
+                if condition(await self._clients[name].receive()):
                     return
                 await asyncio.sleep(0.02)
-
-    async def _receive(self, name):
-        return json.loads(await asyncio.wait_for(self._clients[name].recv(), BOUND_S))
 
     async def get(self, path, *, typed=False):
         """Record status, text and CORS headers of a GET request, and with `typed` the media type."""
@@ -131,8 +125,8 @@ class Exchange:
             return response.status, response.read().decode(), response.headers
 
     def close_all(self):
-        for socket in self._clients.values():
-            socket.transport.abort()
+        for client in self._clients.values():
+            client.abort()
 
 
 async def speak_y_webrtc(exchange):

@@ -3,7 +3,6 @@
 import functools
 import json
 import re
-import subprocess
 
 import pytest
 from support.checkout import copy_checkout
@@ -11,19 +10,15 @@ from support.documents import all_blocks
 from support.npm_package import WEB
 from support.paths import ROOT
 from support.pythons import do
+from support.waiting import run_command
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("git", "node", "yaml")]
 
 FOLDER = ROOT / ".github/workflows"
 VERSION = json.loads((WEB / "package.json").read_text())["version"]
 # The rights of each job to write. Other jobs can only read the source.
-WRITES = {
-    "attest": {"id-token", "attestations"},
-    "pypi": {"id-token"},
-    "npm": {"id-token"},
-    "images": {"id-token", "attestations", "packages"},
-    "release": {"contents"},
-}
+WRITES = {"attest": {"id-token", "attestations"}, "pypi": {"id-token"}, "npm": {"id-token"}, "release": {"contents"}}
+WRITES["images"] = {"id-token", "attestations", "packages"}
 
 
 @functools.cache
@@ -58,10 +53,8 @@ def test_each_job_has_the_least_rights():
 
 
 def test_nothing_is_published_before_checks_tests_and_signatures():
-    needed = {
-        name: {job["needs"]} if isinstance(job.get("needs"), str) else {*job.get("needs", ())}
-        for name, job in jobs().items()
-    }
+    stated = {name: job.get("needs", ()) for name, job in jobs().items()}
+    needed = {name: {needs} if isinstance(needs, str) else {*needs} for name, needs in stated.items()}
 
     def before(name):
         return needed[name].union(*map(before, needed[name]))
@@ -101,26 +94,22 @@ def test_images_are_for_two_architectures_and_have_labels():
 def test_no_registry_is_named():
     """A fork publishes nowhere until its owner says where."""
     text = "".join(path.read_text() for path in FOLDER.iterdir())
-    assert (
-        re.findall(r"[\w-]+(?:\.[\w-]+)*\.(?:io|org|com|dev)\b", re.sub("^ *#.*", "", text, flags=re.MULTILINE)) == []
-    )
+    code = re.sub("^ *#.*", "", text, flags=re.MULTILINE)
+    assert re.findall(r"[\w-]+(?:\.[\w-]+)*\.(?:io|org|com|dev)\b", code) == []
 
 
 def test_release_has_the_section_of_the_changelog(tmp_path):
     (script,) = (command for command in commands("build") if "notes.md" in command)
-    for file in ("CHANGELOG.md",):
-        (tmp_path / file).write_text((ROOT / file).read_text())
-    do("bash", "-e", "-o", "pipefail", "-c", script, cwd=tmp_path, GITHUB_REF_NAME=f"v{VERSION}")
-    notes = (tmp_path / "notes/notes.md").read_text()
     changelog = (ROOT / "CHANGELOG.md").read_text()
+    (tmp_path / "CHANGELOG.md").write_text(changelog)
+    command = ["bash", "-e", "-o", "pipefail", "-c", script]
+    do(*command, cwd=tmp_path, GITHUB_REF_NAME=f"v{VERSION}")
+    notes = (tmp_path / "notes/notes.md").read_text()
     assert f"## [{VERSION}] - " in changelog.partition(notes)[0].splitlines()[-1]
     assert "### Added" in notes
     assert "\n## " not in notes
-    missing = ["bash", "-e", "-o", "pipefail", "-c", script]
-    done = subprocess.run(
-        missing, cwd=tmp_path, env={"PATH": "/usr/bin:/bin", "GITHUB_REF_NAME": "v99.0.0"}, check=False
-    )
-    assert done.returncode != 0, "a release without notes"
+    missing = {"PATH": "/usr/bin:/bin", "GITHUB_REF_NAME": "v99.0.0"}
+    assert run_command(*command, cwd=tmp_path, env=missing).returncode != 0, "a release without notes"
 
 
 def test_npm_package_names_the_repository_of_the_workflow(tmp_path):
@@ -137,8 +126,5 @@ def test_image_names_are_in_lower_case(tmp_path):
     (script,) = (command for command in commands("images") if "GITHUB_OUTPUT" in command)
     given = {"REGISTRY": "registry.example", "GITHUB_REPOSITORY": "Some/Signal", "GITHUB_REPOSITORY_OWNER": "Some"}
     do("bash", "-ec", script, GITHUB_OUTPUT=str(tmp_path / "output"), GITHUB_REF_NAME="v0.2.0", **given)
-    assert (tmp_path / "output").read_text().splitlines() == [
-        "image=registry.example/some/signal",
-        "charts=registry.example/some/charts",
-        "version=0.2.0",
-    ]
+    names = ["image=registry.example/some/signal", "charts=registry.example/some/charts"]
+    assert (tmp_path / "output").read_text().splitlines() == [*names, "version=0.2.0"]

@@ -3,7 +3,6 @@
 One test takes all steps, in one machine: each leaves the service running for the next one.
 """
 
-import configparser
 import contextlib
 import faulthandler
 import json
@@ -18,8 +17,8 @@ import pytest
 from support.checkout import copy_checkout, new_repository
 from support.documents import blocks
 from support.machine import Machine
-from support.paths import ROOT, TESTS
-from support.pythons import BUILD
+from support.paths import TESTS
+from support.pythons import BUILD, SETUP
 from support.waiting import until
 
 ORIGIN = "https://app.example"
@@ -46,11 +45,8 @@ WRONG = {
     "EnvironmentFile=/nowhere": "Failed to load environment files",
 }
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.needs("root", "systemd-nspawn", "git", "curl", "ps", "redis-server"),
-    pytest.mark.timeout(3600),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark.append(pytest.mark.needs("root", "systemd-nspawn", "git", "curl", "ps", "redis-server"))
 
 
 @pytest.fixture
@@ -61,10 +57,8 @@ def machine(tmp_path):
     new_repository(source)
     shutil.copy(TESTS / "support/probe.py", source.parent)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", "/usr/bin/python3"]
-    project = configparser.ConfigParser()
-    project.read(ROOT / "setup.cfg")
-    extras = project["options.extras_require"]
-    wanted = [project["options"]["install_requires"], extras["auth"], extras["redis"]]
+    extras = SETUP["options.extras_require"]
+    wanted = [SETUP["options"]["install_requires"], extras["auth"], extras["redis"]]
     needs = [line for text in wanted for line in text.strip().splitlines()]
     subprocess.run([*pip, "download", "--dest", source.parent / "wheels", *BUILD, *needs], check=True)
     with Machine(tmp_path / "room", tmp_path / "files") as machine:
@@ -310,11 +304,8 @@ def workers(machine):
 def sandbox(machine):
     machine.do(f"systemctl stop {SERVICE}")
     place = "/run/found.json"
-    override(
-        machine,
-        f"Type=oneshot\nRestart=no\nWatchdogSec=0\nStandardOutput=file:{place}\n"
-        "ExecStart=\nExecStart=/usr/bin/python3 /srv/probe.py",
-    )
+    command = "ExecStart=\nExecStart=/usr/bin/python3 /srv/probe.py"
+    override(machine, f"Type=oneshot\nRestart=no\nWatchdogSec=0\nStandardOutput=file:{place}\n{command}")
     machine.do(f"systemctl start {SERVICE}")
     found = json.loads(machine.do(f"cat {place}"))
     override(machine, "")
@@ -439,13 +430,8 @@ def remove(machine):
     assert machine.run(f"systemctl cat {SERVICE}").returncode != 0
     assert subprocess.run(curl(machine, "/health"), check=False).returncode == 7, "somebody listens"
     kept = {path for path in machine.do(traces).splitlines() if not path.startswith("/run/systemd")}
-    assert kept == {
-        "/etc/tornado-signal",
-        "/etc/tornado-signal/tornado-signal.env",
-        "/etc/tornado-signal/tornado-signal.env.new",
-        "/var/lib/private/tornado-signal",
-        "/var/lib/tornado-signal",
-    }
+    settings = {f"/etc/tornado-signal{name}" for name in ("", "/tornado-signal.env", "/tornado-signal.env.new")}
+    assert kept == settings | {"/var/lib/private/tornado-signal", "/var/lib/tornado-signal"}
     assert "/var/lib/tornado-signal" in said
     assert machine.do("ls /var/lib/tornado-signal/data/CURRENT")
     machine.do(f"{SOURCE}/{REMOVE} --purge")
@@ -453,22 +439,9 @@ def remove(machine):
     assert machine.run(f"{SOURCE}/{REMOVE} --all").returncode == 1
 
 
-STEPS = (
-    install,
-    ready_when_the_store_is_open,
-    a_wrong_setting,
-    a_wrong_setting_on_reload,
-    secrets,
-    the_log_and_the_numbers,
-    watchdog,
-    workers,
-    sandbox,
-    restarts_under_load,
-    a_unix_socket,
-    look_after_it,
-    stop,
-    remove,
-)
+STEPS = [install, ready_when_the_store_is_open, a_wrong_setting, a_wrong_setting_on_reload, secrets]
+STEPS += [the_log_and_the_numbers, watchdog, workers, sandbox, restarts_under_load, a_unix_socket, look_after_it]
+STEPS += [stop, remove]
 
 
 def test_life_of_the_service(machine):

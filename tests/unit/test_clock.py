@@ -27,15 +27,8 @@ def test_follows_the_wall_clock_including_jumps_forward_and_continues_at_its_pac
     clock = machine.clock()
     began_ms = clock.now_ms()
     assert began_ms == 1_700_000_000_000
-    for passed_ns, jump_s, shown_ms in [
-        (999_999, 0, 0),
-        (1, 0, 1),
-        (0, 3600, 3_600_001),
-        (0, -10, 3_600_001),
-        (SECOND_NS, 0, 3_601_001),
-        (8 * SECOND_NS, 0, 3_609_001),
-        (0, 20, 3_619_001),
-    ]:
+    steps = [(999_999, 0, 0), (1, 0, 1), (0, 3600, 3_600_001), (0, -10, 3_600_001), (SECOND_NS, 0, 3_601_001)]
+    for passed_ns, jump_s, shown_ms in [*steps, (8 * SECOND_NS, 0, 3_609_001), (0, 20, 3_619_001)]:
         machine.pass_ns(passed_ns, jump_s * SECOND_NS)
         assert clock.now_ms() - began_ms == shown_ms
     assert clock.now_ms() == machine.wall_ns // 10**6

@@ -60,11 +60,8 @@ add("address", {}, ["", " ", "a b", "127.0.0.1:80", "[::1]", "http://a", "-a", U
 add("port", {}, [" 80", "80\n", "1" * 5000, "80.0", "1_0", "+80", "8e1", "٣", "any"])
 add("socket_mode", {"600": 0o600, "000": 0}, ["", "0", "66", "0660", "0o660", "668", "-60", "rw-rw----"])
 add("data_dir", {"/var/lib/a b,c": Path("/var/lib/a b,c")}, ["", "a\0b"])
-add(
-    f"{SECRETS} auth_keys tls_certificate tls_key redis_ca",
-    {"none": None, "/etc/a b.pem": Path("/etc/a b.pem")},
-    ["", "a\0b"],
-)
+FILES = f"{SECRETS} auth_keys tls_certificate tls_key redis_ca"
+add(FILES, {"none": None, "/etc/a b.pem": Path("/etc/a b.pem")}, ["", "a\0b"])
 add("workers", {"auto": "auto"}, ["all"])
 add("admin_port", {"off": None}, ["none", "true"])
 NODES = {"redis.example:6379": (("redis.example", 6379),), "10.0.0.1:1, [::1]:65535": (("10.0.0.1", 1), ("::1", 65535))}
@@ -96,38 +93,25 @@ add(
 add("trusted_proxies unlimited_addresses", NETWORKS, ["", "none,::1", "10.0.0.1/8", "10.0.0.0/33", "host", "::1,", "5"])
 add("trusted_proxies", {"10.0.0.0/8,unix": (PROXIES[0], "unix")}, ["unix:", "unix:/run/a", "none,unix"])
 add("admin_address", ["10.0.0.1", "::"], ["", "unix:/run/admin.sock", "10.0.0.1:9000"])
-add(
-    "admin_hosts",
-    {"none": (), "Signal,a.example": ("signal", "a.example")},
-    ["", "a:1", "http://a", "a b", "*.example"],
-)
+HOSTS = {"none": (), "Signal,a.example": ("signal", "a.example")}
+add("admin_hosts", HOSTS, ["", "a:1", "http://a", "a b", "*.example"])
 add("stun_servers turn_servers", {"none": ()}, ["", "a:1"])
 STUN = ["stun:a b", "stun:", "turn:a", "stun:a?transport=udp", "stun:a:1,", "stun://a"]
 add("stun_servers", lists("stun:a:1, stuns:[::1]"), STUN)
 TURN = ["turn:", "stun:a", "turn:a?transport=sctp", "turn:u@a", "turn://a", "turn:a?x"]
 add("turn_servers", lists("turn:a?transport=udp", "turns:a.b:443?transport=tcp"), TURN)
-add(
-    "redis_tls demo readable_module nearby start_empty_if_damaged access_log log_subjects peerjs_discovery "
-    "admin_topics connection_reports",
-    {"true": True, "false": False},
-    ["", "yes", "True", "1", "on"],
-)
+SWITCHES = "redis_tls demo readable_module nearby start_empty_if_damaged access_log log_subjects peerjs_discovery "
+SWITCHES += "admin_topics connection_reports"
+add(SWITCHES, {"true": True, "false": False}, ["", "yes", "True", "1", "on"])
 add("access_log", ["addresses"], [])
-add(
-    "protocols shared_protocols",
-    {"none": (), **lists("tracker, peerjs", "y-webrtc")},
-    ["", "PeerJS", "peerjs,", "any", "peerjs none"],
-)
+PROTOCOLS = {"none": (), **lists("tracker, peerjs", "y-webrtc")}
+add("protocols shared_protocols", PROTOCOLS, ["", "PeerJS", "peerjs,", "any", "peerjs none"])
 add("auth_anonymous", {"none": (), **lists("list, offer", "answer")}, ["", "all", "list,", "poll"])
-add(
-    "webhook_events",
-    lists("session.created", "session.expired, connection.closed"),
-    ["", "none", "created", "session.created,", "session.*"],
-)
+EVENTS = lists("session.created", "session.expired, connection.closed")
+add("webhook_events", EVENTS, ["", "none", "created", "session.created,", "session.*"])
 add("auth_issuer auth_audience", {"none": "", "https://app.example": "https://app.example"}, ["", "a b", "é"])
-add(
-    "webhook_url", {"none": None}, [*URLS, "https://", "https://a/#b", "https://a/b c", "https://a:65536", "https://[1"]
-)
+HOOKS = [*URLS, "https://", "https://a/#b", "https://a/b c", "https://a:65536", "https://[1"]
+add("webhook_url", {"none": None}, HOOKS)
 add("webhook_url", ["http://a", "https://[::1]:1/a?b=%20"], [])
 add("turn_provider", {"none": None}, [*URLS, "cloudflare:", "twilio:a/b", "aws:a", "metered", "http://localhost.a"])
 add("turn_provider", ["cloudflare:0a", "https://a/b?c", "http://127.0.0.1:80"], ["http://a"])
@@ -405,10 +389,8 @@ def test_help_shows_every_setting(capsys):
     for setting in SETTINGS:
         unit = f"unit: {setting.unit}; " if setting.unit else ""
         value = "VALUE" if setting.type.bare_flag is None else "[VALUE]"
-        line = (
-            f"{setting.flag} {value} {setting.meaning} [{setting.type.allowed}] "
-            f"({unit}default: {setting.default}; environment: {setting.variable}{'; applied on SIGHUP' * setting.live})"
-        )
+        line = f"{setting.flag} {value} {setting.meaning} [{setting.type.allowed}] ({unit}default: {setting.default}; "
+        line += f"environment: {setting.variable}{'; applied on SIGHUP' * setting.live})"
         assert line.replace(" ", "") in output
         assert setting.unit or not setting.name.endswith("_ms")
     assert "--config" in output

@@ -7,19 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tornado.httputil import HTTPHeaders
 
+from tornado_signal.limits import recent as recently
 from tornado_signal.limits.forwarded import client_address, own_origin, trusted
 from tornado_signal.limits.per_address import Limits
-from tornado_signal.limits.recent import (
-    KEPT,
-    MAX_NAMES,
-    MINUTE,
-    OTHERS,
-    SLICES,
-    Counts,
-    RecentCounts,
-    network_of,
-    with_networks,
-)
+from tornado_signal.limits.recent import MAX_NAMES, OTHERS, Counts, RecentCounts, network_of, with_networks
 from tornado_signal.settings.settings import Settings
 
 NO_PROXIES = ()
@@ -104,13 +95,9 @@ def test_forwarded_addresses_are_kept_until_other_settings():
 
 def test_last_of_repeated_headers_is_used():
     headers = HTTPHeaders({"Host": "h"})
-    for name, *values in (
-        ("X-Forwarded-For", "203.0.113.5, 203.0.113.6", "198.51.100.7"),
-        ("X-Forwarded-Proto", "gopher", "https"),
-        ("X-Forwarded-Host", "forged.example", "app.example"),
-    ):
-        for value in values:
-            headers.add(name, value)
+    lines = [("For", "203.0.113.5, 203.0.113.6"), ("For", "198.51.100.7"), ("Proto", "gopher"), ("Proto", "https")]
+    for name, value in [*lines, ("Host", "forged.example"), ("Host", "app.example")]:
+        headers.add(f"X-Forwarded-{name}", value)
     assert client_address("127.0.0.1", headers["X-Forwarded-For"], PROXIES) == "198.51.100.7"
     assert own_origin("http", "127.0.0.1", headers, PROXIES) == "https://app.example"
 
@@ -157,13 +144,13 @@ def count(recent, name, *statuses):
 
 def test_counts_are_those_of_five_minutes_and_of_the_last_one(recent):
     count(recent, "192.0.2.1", 200, 404, 429, 503)
-    for _ in range(MINUTE):
+    for _ in range(recently.MINUTE):
         recent.rotate()
         assert recent.totals() == {"192.0.2.1": (Counts(4, 2, 1), Counts(4, 2, 1))}
     recent.rotate()
     count(recent, "192.0.2.1", 0)
     assert recent.totals() == {"192.0.2.1": (Counts(5, 2, 1), Counts(1, 0, 0))}
-    for _ in range(SLICES):
+    for _ in range(recently.SLICES):
         recent.rotate()
     assert recent.totals() == {"192.0.2.1": (Counts(1, 0, 0), Counts(0, 0, 0))}
     recent.rotate()
@@ -177,7 +164,7 @@ def test_clients_of_a_large_network_are_merged_and_replace_no_client(recent):
             count(recent, f"2001:db8:1:{number:x}::/64", 429)
             assert len(recent._current) <= MAX_NAMES
         recent.rotate()
-        assert len(recent._complete[-1]) <= 2 * KEPT
+        assert len(recent._complete[-1]) <= 2 * recently.KEPT
     totals = recent.totals()
     assert totals["192.0.2.1"][0] == Counts(400, 0, 0)
     shown = with_networks(totals)

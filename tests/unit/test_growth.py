@@ -207,10 +207,8 @@ async def hold_the_same_offer(count):
     store = SimpleNamespace(now_ms=lambda: 0, process_id=b"process")
     service = SimpleNamespace(store=store, settings=settings, log=SimpleNamespace(metrics=SimpleNamespace(held=0)))
     presence, key = Presence(service), ("origin", b"code")
-    holders = [
-        SimpleNamespace(lease=b"", held=[], reserved=1, closed=False, counts=SimpleNamespace(held=1))
-        for _ in range(count)
-    ]
+    fields = {"lease": b"", "reserved": 1, "closed": False}
+    holders = [SimpleNamespace(**fields, held=[], counts=SimpleNamespace(held=1)) for _ in range(count)]
     yield
     for holder in holders:
         presence.begin(holder, key, "topic", b"", 600_000)
@@ -251,9 +249,8 @@ async def list_sessions(count, topic_of, look):
 
 
 def list_sessions_of_one_topic(count):
-    return list_sessions(
-        count, lambda serial: "topic", lambda memory, serial: next(memory.listing("origin", "topic", 0, ANY_SERIAL))
-    )
+    first = ("origin", "topic", 0, ANY_SERIAL)
+    return list_sessions(count, lambda serial: "topic", lambda memory, serial: next(memory.listing(*first)))
 
 
 def count_pages(memory, serial):
@@ -364,37 +361,14 @@ async def publish_messages_to_a_crowd(count):
     await until(lambda: len(received) == 100 * sent)
 
 
-STEPS = [
-    find_new_clients,
-    count_peers,
-    count_recent_names,
-    check_blocked_addresses,
-    search_idle_connections,
-    close_idle_connections,
-    leave_group,
-    hold_the_same_offer,
-    list_sessions_of_one_topic,
-    count_sessions_of_many_topics,
-    shrink_budget,
-    remember_topics_of_sessions,
-    keep_verified_tokens,
-    remember_removals,
-    queue_webhook_events,
-    publish_messages_to_a_crowd,
-]
-"""Work that each client causes for itself."""
-SLICED = [
-    serve_clients,
-    wake_watches,
-    end_waits,
-    pass_deadlines,
-    disconnect_network,
-    describe_use,
-    remove_key,
-    publish_message,
-    append_to_one_session,
-]
-"""Work for many clients, which goes on in later event-loop iterations."""
+# Work that each client causes for itself.
+STEPS = [find_new_clients, count_peers, count_recent_names, check_blocked_addresses, search_idle_connections]
+STEPS += [close_idle_connections, leave_group, hold_the_same_offer, list_sessions_of_one_topic]
+STEPS += [count_sessions_of_many_topics, shrink_budget, remember_topics_of_sessions, keep_verified_tokens]
+STEPS += [remember_removals, queue_webhook_events, publish_messages_to_a_crowd]
+# Work for many clients, which continues in later event-loop iterations.
+SLICED = [serve_clients, wake_watches, end_waits, pass_deadlines, disconnect_network, describe_use, remove_key]
+SLICED += [publish_message, append_to_one_session]
 
 
 @pytest.mark.parametrize("numbers", [pytest.param(NUMBERS, id="16,000"), WEEKLY])

@@ -69,9 +69,8 @@ def weighted(usual, strange):
 def requests(draw, block):
     body = draw(st.binary(max_size=20))
     length = draw(weighted("{}", LENGTHS)).format(len(body), len(body))
-    line = (
-        f"{draw(weighted('POST', METHODS))} {draw(weighted('/poll', TARGETS))} {draw(weighted('HTTP/1.1', VERSIONS))}"
-    )
+    parts = (("POST", METHODS), ("/poll", TARGETS), ("HTTP/1.1", VERSIONS))
+    line = " ".join(draw(weighted(*part)) for part in parts)
     block = draw(weighted(block, BLOCKS))
     if "chunked" in block:
         body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
@@ -187,13 +186,7 @@ UNKNOWN = ["BREW", "get", "!x", "x" * 32]
         ),
         ([CHUNKED, GET.replace(b"GET", b"BREW") % b"/"], ["POST /poll 1.1 h", "400"]),
     ],
-    ids=[
-        "version",
-        "target with a host",
-        "length after a target with a host",
-        "unknown methods",
-        "unknown after chunks",
-    ],
+    ids=["version", "target with a host", "length after such a target", "unknown methods", "unknown after chunks"],
 )
 def test_part_of_a_known_request_is_not_that_of_another_one_however_they_are_segmented(requests, expected):
     def shown(call):

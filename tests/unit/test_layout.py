@@ -103,13 +103,6 @@ def test_key_ranges_of_sessions_do_not_overlap(origin, code, other_origin, other
     assert layout.unpack_session_key(key) == (other_origin, other_code, part)
 
 
-def test_parts_of_a_session_sort_in_reading_order():
-    offerer, answerer = layout.CANDIDATE[Side.OFFERER], layout.CANDIDATE[Side.ANSWERER]
-    parts = [layout.HEAD, layout.OFFER, *(offerer + layout.pack_number(n) for n in (0, 255, 256, 2**64 - 1))]
-    parts += [layout.ANSWER, *(answerer + layout.pack_number(n) for n in (0, 2**64 - 1)), layout.LEASES]
-    assert parts == sorted(parts)
-
-
 @given(sessions)
 @example(Session(bytes(16), "\U0010ffff" * 256, "\U0010ffff" * 1024, 1, 2, 3, 4, HASH))  # the greatest length
 def test_session_values_unpack(session):

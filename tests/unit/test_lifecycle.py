@@ -91,9 +91,7 @@ async def test_worker_applies_settings_after_an_error_and_stops_at_the_end(io_lo
         if settings == "bad":
             raise ZeroDivisionError
 
-    os.write(
-        writer, encode("bad") + b"no line of base64\n" + encode("good") + (b"x" * 3000 if end != "closed" else b"")
-    )
+    os.write(writer, encode("bad") + b"no line of base64\n" + encode("good") + b"x" * (3000 * (end != "closed")))
     if end == "closed":
         os.close(writer)
     await asyncio.wait_for(watch_pipe(reader, apply, stopped.set), 60)

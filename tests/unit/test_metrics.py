@@ -30,16 +30,11 @@ def test_requests_are_counted_by_kind_and_by_pattern():
     requests["/a", "GET", 200].observe(5.0)
     requests["/a", "HEAD", 200].observe(1.5)
     requests["/b", "GET", 404].observe(0.7)
-    assert {kind: seconds.counts for kind, seconds in requests.items()} == {
-        ("/a", "GET", 200): [1, 0, 0, 1],
-        ("/a", "HEAD", 200): [0, 0, 1, 0],
-        ("/b", "GET", 404): [0, 1, 0, 0],
-    }
+    expected = {("/a", "GET", 200): [1, 0, 0, 1], ("/a", "HEAD", 200): [0, 0, 1, 0], ("/b", "GET", 404): [0, 1, 0, 0]}
+    assert {kind: seconds.counts for kind, seconds in requests.items()} == expected
     by_pattern = requests.by_pattern()
-    assert {pattern: seconds.counts for pattern, seconds in by_pattern.items()} == {
-        "/a": [1, 0, 1, 1],
-        "/b": [0, 1, 0, 0],
-    }
+    counts = {pattern: seconds.counts for pattern, seconds in by_pattern.items()}
+    assert counts == {"/a": [1, 0, 1, 1], "/b": [0, 1, 0, 0]}
     assert by_pattern["/a"].sum == pytest.approx(6.6)
 
 
@@ -85,9 +80,7 @@ def test_metrics_of_workers_are_merged_by_family():
     merged.add(other, 2)
     assert samples("".join(merged.texts())) == {
         "ready": {("ready",): 7, ("ready", ("worker", "1")): 1, ("ready", ("worker", "2")): 0},
-        "asked": {
-            ("asked_total", ("path", "/a b} c"), ("reason", '"x"\n# HELP y'), ("worker", "1")): 2,
-        },
+        "asked": {("asked_total", ("path", "/a b} c"), ("reason", '"x"\n# HELP y'), ("worker", "1")): 2},
     }
 
 

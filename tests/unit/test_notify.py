@@ -27,12 +27,8 @@ def manager(request, tmp_path, monkeypatch):
 def test_each_state_is_a_datagram_and_reloading_has_the_monotonic_time(manager):
     listener, address = manager
     notifier = Notifier({"NOTIFY_SOCKET": address})
-    for notify_state, state in [
-        (notifier.ready, "READY"),
-        (notifier.alive, "WATCHDOG"),
-        (notifier.stopping, "STOPPING"),
-    ]:
-        notify_state("so and so")
+    for name, state in (("ready", "READY"), ("alive", "WATCHDOG"), ("stopping", "STOPPING")):
+        getattr(notifier, name)("so and so")
         assert listener.recv(4096).decode() == f"{state}=1\nSTATUS=so and so"
     before = time.monotonic_ns() // 1000
     notifier.reloading()

@@ -7,16 +7,9 @@ from support.documents import table
 from support.paths import SYSTEMD
 
 from tornado_signal.metrics import Histogram
+from tornado_signal.operator import verdict as rules
 from tornado_signal.operator.history import MAX_POINTS, SLICE_MS, History, Point, Totals, merge
-from tornado_signal.operator.verdict import (
-    LEAST_REFUSED,
-    LEAST_REPORTED,
-    NOT_REFUSED,
-    RULES,
-    WINDOW,
-    find_troubles,
-    judge,
-)
+from tornado_signal.operator.verdict import LEAST_REFUSED, RULES, WINDOW, find_troubles, judge
 
 CALM = Point(0, 100, 1, 0, 0, 0, 0, 0, 0, 0.001, 0.001, None, 0.1, 0, 0)
 
@@ -130,16 +123,15 @@ def test_alerts_and_documentation_have_the_same_thresholds():
     alerts = (SYSTEMD / "monitoring" / "alerts.yml").read_text()
     for rule in RULES:
         for name in rule.alerts:
-            expression = re.search(rf"alert: TornadoSignal{name}\n +expr: (.*?)\n +(?:for|labels):", alerts, re.DOTALL)[
-                1
-            ]
+            rule_of = re.compile(rf"alert: TornadoSignal{name}\n +expr: (.*?)\n +(?:for|labels):", re.DOTALL)
+            expression = rule_of.search(alerts)[1]
             found = re.findall(r"(==|<|>) ?([\d.]+|tornado_signal_workers)", expression)
             kinds = {"NotReady": ("==", "0"), "Full": ("==", "1"), "WorkerMissing": ("<", "tornado_signal_workers")}
             assert found[0] == kinds.get(name, (">", f"{rule.threshold:g}")), name
             if name == "Refusals":
                 assert found[1] == (">", str(LEAST_REFUSED))
-                assert f'reason!~"{"|".join(NOT_REFUSED)}"' in expression
-            assert name != "Unconnected" or f">= {LEAST_REPORTED}" in expression
+                assert f'reason!~"{"|".join(rules.NOT_REFUSED)}"' in expression
+            assert name != "Unconnected" or f">= {rules.LEAST_REPORTED}" in expression
     rows = table("operator-page", "Verdict", "level")
     named = [", ".join(f"`TornadoSignal{name}`" for name in rule.alerts) for rule in RULES]
     assert rows == [[rule.level, rule.meaning, names] for rule, names in zip(RULES, named, strict=True)]

@@ -32,10 +32,10 @@ def test_memory_of_sessions_and_removals_is_within_its_count(its, topics):
     count = 2000
     tracemalloc.start()
     try:
-        records = [
-            listed(its, f"{number % topics:0100}", number, hashed=number.to_bytes(32, "big"), lease=bytes(16 * 12))
-            for number in range(count)
-        ]
+        records = []
+        for number in range(count):
+            secret = {"hashed": number.to_bytes(32, "big"), "lease": bytes(16 * 12)}
+            records.append(listed(its, f"{number % topics:0100}", number, **secret))
         for record in records:
             record.answer_hash = bytes(record.offer_hash)
         gc.collect()
