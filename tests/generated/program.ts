@@ -57,11 +57,11 @@ async function beRefused(client: Client): Promise<void> {
   const nothing = await client.POST("/{topic}/offer", { params: { path: topic }, body: { info: "i" } });
   same(nothing.error, { error: "Missing or invalid required parameter: offer" });
   // @ts-expect-error: there are two sides
-  const nobody = await client.POST("/poll", { body: { code: "no UUID", side: "third" } });
-  same(nobody.error, { error: "Missing or invalid required parameter: side" });
+  const anonymous = await client.POST("/poll", { body: { code: "no UUID", side: "third" } });
+  same(anonymous.error, { error: "Missing or invalid required parameter: side" });
 }
 
-async function askTheServer(client: Client, nobody: Client): Promise<void> {
+async function askTheServer(client: Client, anonymous: Client): Promise<void> {
   const { status, timestamp } = got(await client.GET("/health"));
   same([status satisfies "ok", timestamp > 0], ["ok", true]);
   same(typeof got(await client.GET("/")).version, "string");
@@ -70,9 +70,9 @@ async function askTheServer(client: Client, nobody: Client): Promise<void> {
     forPeers.map(({ urls }) => urls),
     [["stun:stun.example:3478"], ["turn:turn.example:3478"]],
   );
-  same((await nobody.GET("/health")).error, { error: "Missing or invalid required parameter: Origin" });
-  same(got(await nobody.GET("/openapi.json"))["openapi"], "3.1.0");
-  same(got(await nobody.GET("/client.js", { parseAs: "text" })).includes("export"), true);
+  same((await anonymous.GET("/health")).error, { error: "Missing or invalid required parameter: Origin" });
+  same(got(await anonymous.GET("/openapi.json"))["openapi"], "3.1.0");
+  same(got(await anonymous.GET("/client.js", { parseAs: "text" })).includes("export"), true);
 }
 
 async function readAStream(client: Client): Promise<void> {

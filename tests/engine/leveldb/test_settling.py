@@ -175,7 +175,7 @@ async def test_change_in_flight_ends_before_the_expiry_is_reported(change, durab
     swept = asyncio.create_task(store.sweep(clock.ms))
     await changing
     await asyncio.gather(*settling)
-    told = dict(await one.news(position))
+    reasons = dict(await one.news(position))
     expected = dict.fromkeys(codes, EXPIRED)
     if change == "answer":
         expected[middle] = Reason.ANSWERED
@@ -183,7 +183,7 @@ async def test_change_in_flight_ends_before_the_expiry_is_reported(change, durab
         expected[middle] = Reason.WITHDRAWN
     elif change == "refresh":
         expected[middle] = None  # it is listed again
-    assert told == expected
+    assert reasons == expected
     await swept
     await sweep(store)
     assert await one.codes() == ([middle] if change == "refresh" else [])

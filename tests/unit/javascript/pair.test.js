@@ -205,7 +205,7 @@ test("a publisher withdraws a session whose answer makes no connection", { timeo
   const published = publish("lobby", PAGE);
   while (!server.listed("lobby").length) await new Promise(setImmediate);
   const [[code]] = server.sessions;
-  server.answer(code, JSON.stringify({ type: "answer", sdp: "of nobody" }));
+  server.answer(code, JSON.stringify({ type: "answer", sdp: "lost" }));
   const { error } = await next(published, "error");
   assert.deepEqual([error.code, server.sessions.has(code)], ["connect-timeout", false]);
   published.close();
