@@ -7,11 +7,13 @@ import dataclasses
 import functools
 import gc
 import logging
+import os
 import socket
 import sys
 import types
 
 import pytest
+from support.processes import memory_bytes
 from support.raw_http import reset
 from support.rpc import RpcClient, until
 from support.service import NO_SUCH_CODE, ORIGIN, TRANSPORTS, head, refused, request, with_origin
@@ -171,11 +173,6 @@ def live_objects():
     return counts
 
 
-def rss_bytes():
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * 4096
-
-
 async def disconnect_midway(service, target, disconnect):
     loop = asyncio.get_running_loop()
     client = socket.socket()
@@ -197,12 +194,12 @@ async def test_response_that_is_not_read_is_freed(target, disconnect, start_serv
     for number in range(60):
         await service.offer(offer=chr(97 + number % 26) * 255_000)
     await until(lambda: not service.shared._tasks)
-    before, before_bytes = live_objects(), rss_bytes()
+    before, before_bytes = live_objects(), memory_bytes(os.getpid())
     for _ in range(12):
         await disconnect_midway(service, target, disconnect)
     await until(lambda: not live_objects() - before)
     assert len(service.store.watches) == service.shared.limits.waiting == 0
-    assert rss_bytes() - before_bytes < 40_000_000
+    assert memory_bytes(os.getpid()) - before_bytes < 40_000_000
     assert service.shared.running == 0
 
 
