@@ -201,12 +201,6 @@ export class Attempts {
     this.begin();
   }
 
-  /** @param {Contact} contact @param {Error} error */
-  unreachable(contact, error) {
-    contact.report(false);
-    if (contact.tries > 1 && !contact.member.open) this.room.report(error); // the first time, the device may be slow
-  }
-
   /** Make Chromium free closed connections, which count for its limit of 500. It does so after large allocations. */
   #free() {
     try {

@@ -229,8 +229,10 @@ export class Contact extends Link {
   /** End an attempt; if the other side has sent a description, report that it cannot be reached. */
   giveUp() {
     if (!this.isOpen && isDescribed(this.peerConnection)) {
-      const { name, info } = this.member;
-      this.#attempts.unreachable(this, iceFailure(name ?? info, this.peerConnection));
+      const { name, info, open } = this.member;
+      this.report(false);
+      // The first time, the device may be slow.
+      if (this.tries > 1 && !open) this.room.report(iceFailure(name ?? info, this.peerConnection));
     }
     this.end();
   }
