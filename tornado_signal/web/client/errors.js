@@ -56,9 +56,10 @@ const NOT_ALLOWED = "Not allowed by the token";
 /** @param {number} status @param {string} message @param {number} [retryAfterMs] */
 export function refused(status, message, retryAfterMs = 0) {
   const code = CODES[status] ?? (status < 500 ? "invalid-request" : "server-busy");
-  const busy = code === "server-busy" ? `The server responds but refuses requests: ${status} ` : "";
-  const error = new SignalError(message === NOT_ALLOWED ? "not-allowed" : code, busy + message);
-  error.retryable = busy !== "";
+  const busy = code === "server-busy";
+  const text = busy ? `The server responds but refuses requests: ${status} ${message}`.trim() : message; // in HTTP/2
+  const error = new SignalError(message === NOT_ALLOWED ? "not-allowed" : code, text);
+  error.retryable = busy;
   error.status = status;
   if (retryAfterMs > 0) error.retryAfterMs = Math.min(retryAfterMs, MAX_RETRY_MS);
   return error;

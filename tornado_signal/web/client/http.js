@@ -115,7 +115,7 @@ export async function request(url, init) {
   if (/: Origin$/.test(error)) throw (await mistakes()).originMissing();
   if (error === "Not found" && !/\/(nearby|ice-servers|report)$/.test(url)) throw (await mistakes()).wrongPath(url);
   const retryAfterMs = parseInt(/** @type {string} */ (response.headers.get("Retry-After")), 10) * 1000 || undefined;
-  throw refused(response.status, conforms(error, "string") ? error : response.statusText, retryAfterMs);
+  throw refused(response.status, (conforms(error, "string") && error) || response.statusText, retryAfterMs);
 }
 
 /** Parse the JSON of a response, within bounds: a few bytes can unpack to any size. @param {Response} response */
