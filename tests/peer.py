@@ -15,8 +15,8 @@ import sys
 import uuid
 from contextlib import AsyncExitStack, aclosing, suppress
 
-from tornado_signal_client import Session, SignalClient, SignalError
-from tornado_signal_client.peers import Connection, new_secret
+from tornado_signal_client import Connection, Session, SignalClient, SignalError
+from tornado_signal_client.api import new_secret
 
 CONNECT_S = 20
 SECRET = new_secret()

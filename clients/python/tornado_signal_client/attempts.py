@@ -51,7 +51,7 @@ class Attempts:
         self.roster = Roster(self._on_owner)
         self._ice_servers: list[IceServer] = []
         self._peers: list[Peer] = []  # all attempts and connections until they are closed, the oldest first
-        self._ended = False
+        self.ended = False
 
     async def get_ice_servers(self) -> None:
         """Get new ICE servers for later connections if the previous ones expire soon."""
@@ -61,9 +61,6 @@ class Attempts:
         """Do the same, but continue with the previous ones after an error."""
         with contextlib.suppress(SignalError):
             await self.get_ice_servers()
-
-    def end(self) -> None:
-        self._ended = True
 
     async def finish(self) -> None:
         """Close all connections after pending messages."""
@@ -104,7 +101,7 @@ class Attempts:
         """Start attempts with the waiting members, and with `member` if it needs one."""
         if member and member.is_waiting and self._mail.identity.id < member.id and self._may_connect(member):
             self.roster.enqueue(member)
-        while not self._ended and self.roster.next() is not None and self._admit(leads=True):
+        while not self.ended and self.roster.next() is not None and self._admit(leads=True):
             chosen = self.roster.next()  # `_admit` may have ended an attempt, which can change who is waiting
             if chosen is not None:
                 self._connect(chosen, secrets.token_urlsafe(12))
@@ -176,7 +173,7 @@ class Attempts:
             self.roster.remove(member)
             self._on_left()
             self.start()
-        elif not self._ended:
+        elif not self.ended:
             member.backing_off = True
             self._tasks.start(self._retry_later(member))
 

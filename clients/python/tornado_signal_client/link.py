@@ -76,7 +76,6 @@ class Connection(Closable):
         """Return the next message: text, bytes or a JSON value. Raise `connection-lost` once it is closed."""
         message = await self._inbox.get()
         if message is None:
-            self._inbox.put_always(None)  # for the next call
             raise _closed()
         return decode(message)
 

@@ -222,12 +222,14 @@ class Inbox(Generic[T]):
         return True
 
     def put_always(self, item: T) -> None:
-        """Add a small item."""
+        """Add a small item, or None as the end, which is also the next item from then on."""
         self._queue.put_nowait((item, 0))
 
     async def get(self) -> T:
         item, size = await self._queue.get()
         self._count(-size)
+        if item is None:
+            self.put_always(item)
         return item
 
     def _count(self, size: int) -> None:

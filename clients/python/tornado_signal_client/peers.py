@@ -23,8 +23,6 @@ from .room import Room
 from .tasks import Tasks, retry
 from .types import Closable, IceServer, Session, check_type
 
-__all__ = ["Connection", "Peers", "Publication", "new_secret"]
-
 log = logging.getLogger(__name__)
 
 MAX_INFO = 1024

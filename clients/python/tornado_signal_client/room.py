@@ -107,7 +107,6 @@ class Room(Closable):
         self._listeners += 1
         while (event := await self._events.get()) is not None:
             yield Message(event.peer, decode(event.data)) if isinstance(event, Message) else event
-        self._events.put_always(None)  # for the next iteration
         if self._error is not None:
             raise self._error
 
@@ -244,7 +243,7 @@ class Room(Closable):
         self._left = True
         self._forget_outages()
         self._on_closed(self)
-        self._attempts.end()  # no more are started
+        self._attempts.ended = True  # no more are started
         for tasks in (self._tasks, self._asks, self._replies):
             await tasks.cancel()  # except the current task, which can be `_run`
         mailbox, self._mail.current = self._mail.current, None
@@ -558,4 +557,3 @@ class Channel:
         """Yield each message with its sender until the room is closed."""
         while (item := await self._inbox.get()) is not None:
             yield item[0], decode(item[1])
-        self._inbox.put_always(None)  # for the next iteration
