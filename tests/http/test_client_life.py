@@ -418,6 +418,31 @@ async def test_check_of_live_connections_keeps_them(websocket, service, monkeypa
         assert not websocket or proxy.paths == ["/ws"]
 
 
+async def test_cancelled_handshake_closes_its_connection():
+    async def accept(reader, writer):
+        await reader.read(1)
+        greeted.set()
+        while await reader.read(1 << 16):
+            pass
+        writer.close()
+        ended.set()
+
+    greeted, ended = asyncio.Event(), asyncio.Event()
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as silent:
+        url = f"https://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        async with SignalClient(url, ORIGIN, websocket=False) as client:
+            asking = asyncio.create_task(client.topics())
+            await asyncio.wait_for(greeted.wait(), BOUND_S)
+            gc.disable()  # it would close what nothing refers to
+            try:
+                asking.cancel()
+                await asyncio.wait_for(ended.wait(), BOUND_S)
+            finally:
+                gc.enable()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+
+
 @pytest.mark.needs("aiortc")
 async def test_cancelled_gathering_leaves_no_socket(monkeypatch):
     from aioice import ice

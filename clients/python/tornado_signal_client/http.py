@@ -124,6 +124,15 @@ class HttpClient:
     ) -> tuple[httpx.Response, bytes]:
         """Send a request, and return the response with its body. One that waits is repeated after `check`."""
         limit_s = max(RESPONSE_S, wait_s + SIGN_OF_LIFE_S)
+        connecting: list[Any] = []
+
+        async def trace(event: str, fields: dict[str, Any]) -> None:
+            if event.endswith("connect_tcp.complete"):
+                connecting.append(fields["return_value"])
+            elif event.endswith("start_tls.complete"):
+                connecting.clear()
+
+        options["extensions"] = {"trace": trace}
         while True:
             try:
                 async with asyncio.timeout(limit_s) as limit:
@@ -133,6 +142,10 @@ class HttpClient:
                         async with self._client(server).stream(method, server + path, **options) as response:
                             self._known.add(server)
                             return response, await _read(response)
+                    except asyncio.CancelledError:
+                        for stream in connecting:  # httpx leaves it open if its TLS handshake is cancelled
+                            await stream.aclose()
+                        raise
                     finally:
                         self._waits.discard(limit)
             except (httpx.RemoteProtocolError, httpx.ReadError) as error:
