@@ -75,6 +75,29 @@ def test_large_messages_of_each_kind_arrive_in_order(server, alice, connect_fire
         until(lambda receiver=receiver: lengths(receiver)[-1] == 4)
 
 
+LARGE = {
+    "message": (f"here.send(new Uint8Array({SIZE >> 1}))", "[...here.peers.values()][0].channel.bufferedAmount"),
+    "file": (f"here.sendFile(make({SIZE >> 1}), {{onprogress: (event) => loaded = event.loaded}})", "loaded"),
+}
+
+
+@pytest.mark.parametrize("large", LARGE)
+def test_channels_that_are_opened_while_much_is_sent_lose_nothing(large, server, alice, connect_firefox):
+    """Firefox loses a channel that is opened while the buffers of others are full, without an error."""
+    send, sent = LARGE[large]
+    firefox = connect_firefox(server)
+    in_one_room(alice, firefox)
+    for sender, receiver in ((firefox, alice), (alice, firefox)):
+        receiver.evaluate("void (window.moves = [])")
+        receiver.evaluate("here.channel('moves').addEventListener('message', ({data}) => moves.push(data))")
+        sender.evaluate(f"void (window.loaded = 0, window.all = {send})")
+        until(lambda sender=sender: sender.evaluate(sent) > 0)
+        sender.evaluate("here.channel('moves').send(7)")
+        assert sender.evaluate("outcome(here.sendFile(make(1000)))") == "sent"
+        sender.evaluate("all")
+        until(lambda receiver=receiver: receiver.evaluate("moves") == [7])
+
+
 def test_unfinished_message_ends_with_its_sender(alice, bob):
     in_one_room(alice, bob, files=False)
     devtools = bob.context.new_cdp_session(bob)
@@ -117,7 +140,6 @@ def send_all(member, info, other):
         member.evaluate(f"begin({', '.join(f'failure(lambda: {each})' for each in sends)})")
     else:
         to = f"[...here.peers.values()].find(({{info}}) => info === '{other}')?.id ?? ''"
-        # Firefox can lose a channel that is opened while its buffers are full.
         data = f"['before', new Uint8Array({SIZES[info]}), 'after']"
         sends = f"[...{data}.map((each) => here.send(each, to)), here.sendFile(make(1_000_000, '{info}'), {{to}})]"
         member.evaluate(f"((to) => void {sends}.map(outcome))({to})")

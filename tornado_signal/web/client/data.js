@@ -1,7 +1,7 @@
 /* The messages of an application over one data channel. */
 
 import { SignalError, temporary } from "./errors.js";
-import { BUFFER, CHUNK, transmit } from "./files.js";
+import { BUFFER, CHUNK, sendersOf, transmit } from "./files.js";
 import { parse, read, utf8 } from "./text.js";
 import { onAbort } from "./timing.js";
 
@@ -99,11 +99,20 @@ export class Messages {
     this.#channel = channel;
     this.#over = over;
     this.#slow = slow;
+    this.use(channel);
+    onAbort(over, () => this.#wake());
+  }
+
+  /** Use a channel from now on. @param {RTCDataChannel} channel */
+  use(channel) {
+    this.#channel = channel;
     channel.binaryType = "arraybuffer";
     channel.bufferedAmountLowThreshold = CHUNK;
     const wake = () => this.#wake();
     for (const name of ["bufferedamountlow", "open", "close"]) channel.addEventListener(name, wake);
-    onAbort(over, wake);
+    const { wakes } = sendersOf(this.#connection);
+    wakes.set(channel, wake);
+    channel.addEventListener("close", () => wakes.delete(channel));
   }
 
   /** Bytes of the largest message that is sent whole, and of the largest one. Parts need an ordered, reliable channel. */
@@ -118,7 +127,7 @@ export class Messages {
   get #isFull() {
     const { readyState, bufferedAmount } = this.#channel;
     // After empty messages on a channel without parts, Firefox counts below 0 in an unsigned number of 32 bits.
-    return readyState === "connecting" || (bufferedAmount | 0) > BUFFER;
+    return readyState === "connecting" || (bufferedAmount | 0) > BUFFER || sendersOf(this.#connection).opening > 0;
   }
 
   /**

@@ -16,6 +16,43 @@ const PART = 256; // chunks that become a Blob, which a browser can keep on disk
 // Media types that no browser runs, without parameters. XML, such as SVG, can contain scripts.
 const HARMLESS = /^(?:(?:image|audio|video)\/[\w.-]+|text\/plain)(?=[ ;]|$)/i;
 const UNKNOWN = "application/octet-stream";
+const DRAINED_MS = 20; // between two looks at the buffers
+
+/** The channels of a connection on which something is sent. */
+class Senders {
+  opening = 0; // channels that wait until they can be opened
+  /** @type {Map<RTCDataChannel, () => void>} */ wakes = new Map(); // what makes the sender of each channel continue
+
+  get areDrained() {
+    return [...this.wakes.keys()].every(
+      ({ readyState, bufferedAmount }) => readyState !== "open" || (bufferedAmount | 0) <= 0,
+    );
+  }
+
+  /**
+   * Open a channel once the others have sent all that is in their buffers. Otherwise Firefox can lose it without an error.
+   * @param {() => RTCDataChannel} open @param {AbortSignal} over
+   */
+  async open(open, over) {
+    this.opening += 1;
+    try {
+      while (!this.areDrained && !over.aborted) await new Promise((resolve) => setTimeout(resolve, DRAINED_MS));
+      return open();
+    } finally {
+      this.opening -= 1;
+      for (const wake of this.wakes.values()) wake();
+    }
+  }
+}
+
+/** @type {WeakMap<RTCPeerConnection, Senders>} */ const senders = new WeakMap();
+
+/** @param {RTCPeerConnection} connection */
+export function sendersOf(connection) {
+  const known = senders.get(connection) ?? new Senders();
+  senders.set(connection, known);
+  return known;
+}
 
 /** @param {"refused" | "cancelled" | "interrupted"} reason */
 const failure = (reason) => new SignalError(`file-${reason}`, `The file transfer was ${reason}`);
@@ -41,9 +78,14 @@ export function checkFile(file, options) {
 export async function sendFile(files, file, options, context) {
   checkFile(file, options);
   const { signal = new AbortController().signal, onprogress = () => {} } = options;
-  const { over } = files;
-  if (over.aborted) throw failure("interrupted");
-  const channel = files.connection.createDataChannel("file", { protocol: FILE_PROTOCOL });
+  const { connection, over } = files;
+  const senders = sendersOf(connection);
+  const open = () => {
+    signal.throwIfAborted();
+    if (over.aborted) throw failure("interrupted");
+    return connection.createDataChannel("file", { protocol: FILE_PROTOCOL });
+  };
+  const channel = await senders.open(open, over);
   /** @type {Records["transfer"]} */ const state = {}; // what the other side has sent
   let wake = () => {};
   /** @param {() => unknown} condition */
@@ -57,6 +99,7 @@ export async function sendFile(files, file, options, context) {
     }
   };
   const awake = () => wake();
+  senders.wakes.set(channel, awake);
   channel.onopen = channel.onbufferedamountlow = channel.onclose = awake;
   channel.onmessage = ({ data }) => {
     Object.assign(state, read(data, "transfer"));
@@ -72,7 +115,7 @@ export async function sendFile(files, file, options, context) {
     await until(() => state.accept);
     const ready = () => {
       const limit = (channel.bufferedAmountLowThreshold = Math.max(CHUNK, BUFFER / files.sending));
-      return until(() => channel.readyState === "open" && channel.bufferedAmount <= limit);
+      return until(() => channel.readyState === "open" && channel.bufferedAmount <= limit && !senders.opening);
     };
     await transmit(channel, file, ready, (loaded) => onprogress({ ...context, loaded, total: file.size }));
     await until(() => state.received);
@@ -83,6 +126,7 @@ export async function sendFile(files, file, options, context) {
     throw error;
   } finally {
     files.sending -= 1;
+    senders.wakes.delete(channel);
     for (const end of ends) end();
   }
 }

@@ -2,7 +2,7 @@
 
 import { Messages, send } from "./data.js";
 import { dispatch, SignalError } from "./errors.js";
-import { sendFile } from "./files.js";
+import { sendersOf, sendFile } from "./files.js";
 import { Link } from "./link.js";
 import { Media } from "./media.js";
 import { iceFailure, isDescribed } from "./negotiation.js";
@@ -151,9 +151,17 @@ export class Contact extends Link {
   /** @param {string} name @param {RTCDataChannelInit} [init] */
   named(name, init) {
     const { peerConnection: connection, signal, peer } = this;
-    const open = () => connection.createDataChannel(name, { ...init, protocol: CHANNEL });
-    const messages = this.#channels.get(name) ?? new Messages(connection, open(), signal, this.#slow);
-    this.#channels.set(name, messages);
+    let messages = this.#channels.get(name);
+    if (!messages) {
+      const open = () => connection.createDataChannel(name, { ...init, protocol: CHANNEL });
+      const senders = sendersOf(connection);
+      const { areDrained } = senders;
+      const later = Object.assign(new EventTarget(), { ordered: true, ...init, readyState: "connecting", close() {} });
+      const waiting = new Messages(connection, areDrained ? open() : /** @type {any} */ (later), signal, this.#slow);
+      const fail = (/** @type {Error} */ error) => signal.aborted || this.#slow(error);
+      if (!areDrained) senders.open(open, signal).then((channel) => waiting.use(channel), fail);
+      this.#channels.set(name, (messages = waiting));
+    }
     return { messages, peer };
   }
 
