@@ -383,7 +383,8 @@ export class Membership {
   /** @param {Member} member @param {Beacon} beacon */
   #use(member, beacon) {
     const { code, info, me } = beacon;
-    this.attempts?.begin(this.roster.add(member, me));
+    const owner = this.roster.add(member, me); // also while the attempts are not loaded
+    this.attempts?.begin(owner);
     const entry = beacon.since || beacon.createdAt;
     Object.assign(member, { code, info, beacon, entry, resting: false });
     if (!member.peer) return this.attempts?.begin(member);
@@ -445,7 +446,8 @@ export class Membership {
 
   /** @param {Member} member */
   remove(member) {
-    this.attempts?.begin(this.roster.remove(member));
+    const owner = this.roster.remove(member);
+    this.attempts?.begin(owner);
     this.#assignPlaces();
   }
 
