@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { Files } from "../../../tornado_signal/web/client/files.js";
+import { Files, sendersOf, sendFile } from "../../../tornado_signal/web/client/files.js";
 
 class Channel extends EventTarget {
   protocol = "tornado-signal-file";
@@ -66,4 +66,12 @@ test("nothing is kept of a hostile sender that this side has not accepted", asyn
   assert.deepEqual([waiting.channel.sent, waiting.file.received], [[{ cancel: "refused" }], 0]);
   const negative = open(header({ size: -1 }));
   assert.deepEqual([negative.file, negative.channel.readyState], [undefined, "closed"]);
+});
+
+test("a file that waits for the buffers of other channels ends with its signal", async () => {
+  const [connection, stop] = [{ createDataChannel: () => assert.fail() }, new AbortController()];
+  sendersOf(connection).wakes.set({ readyState: "open", bufferedAmount: 1 }, () => {});
+  const sent = sendFile({ connection, over: new AbortController().signal }, new Blob(), { signal: stop.signal }, {});
+  stop.abort();
+  await assert.rejects(sent, { name: "AbortError" });
 });

@@ -79,6 +79,7 @@ export function send(data, choose, code) {
 
 export class Messages {
   #connection;
+  #senders;
   /** @type {RTCDataChannel & { send(message: unknown): void }} */ #channel; // the DOM declares no union of what it sends
   #over;
   #slow;
@@ -96,6 +97,7 @@ export class Messages {
    */
   constructor(connection, channel, over, slow = () => {}) {
     this.#connection = connection;
+    this.#senders = sendersOf(connection);
     this.#channel = channel;
     this.#over = over;
     this.#slow = slow;
@@ -105,12 +107,13 @@ export class Messages {
 
   /** Use a channel from now on. @param {RTCDataChannel} channel */
   use(channel) {
+    const { wakes } = this.#senders;
+    wakes.delete(this.#channel);
     this.#channel = channel;
     channel.binaryType = "arraybuffer";
     channel.bufferedAmountLowThreshold = CHUNK;
     const wake = () => this.#wake();
     for (const name of ["bufferedamountlow", "open", "close"]) channel.addEventListener(name, wake);
-    const { wakes } = sendersOf(this.#connection);
     wakes.set(channel, wake);
     channel.addEventListener("close", () => wakes.delete(channel));
   }
@@ -127,7 +130,7 @@ export class Messages {
   get #isFull() {
     const { readyState, bufferedAmount } = this.#channel;
     // After empty messages on a channel without parts, Firefox counts below 0 in an unsigned number of 32 bits.
-    return readyState === "connecting" || (bufferedAmount | 0) > BUFFER || sendersOf(this.#connection).opening > 0;
+    return readyState === "connecting" || (bufferedAmount | 0) > BUFFER || this.#senders.opening > 0;
   }
 
   /**

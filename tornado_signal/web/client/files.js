@@ -16,7 +16,7 @@ const PART = 256; // chunks that become a Blob, which a browser can keep on disk
 // Media types that no browser runs, without parameters. XML, such as SVG, can contain scripts.
 const HARMLESS = /^(?:(?:image|audio|video)\/[\w.-]+|text\/plain)(?=[ ;]|$)/i;
 const UNKNOWN = "application/octet-stream";
-const DRAINED_MS = 20; // between two looks at the buffers
+const DRAINED_MS = 20; // between two checks of the buffers
 
 /** The channels of a connection on which something is sent. */
 class Senders {
@@ -31,12 +31,13 @@ class Senders {
 
   /**
    * Open a channel once the others have sent all that is in their buffers. Otherwise Firefox can lose it without an error.
-   * @param {() => RTCDataChannel} open @param {AbortSignal} over
+   * @param {() => RTCDataChannel} open @param {AbortSignal[]} signals that end the wait for them
    */
-  async open(open, over) {
+  async open(open, ...signals) {
     this.opening += 1;
     try {
-      while (!this.areDrained && !over.aborted) await new Promise((resolve) => setTimeout(resolve, DRAINED_MS));
+      while (!this.areDrained && !signals.some(({ aborted }) => aborted))
+        await new Promise((resolve) => setTimeout(resolve, DRAINED_MS));
       return open();
     } finally {
       this.opening -= 1;
@@ -49,9 +50,9 @@ class Senders {
 
 /** @param {RTCPeerConnection} connection */
 export function sendersOf(connection) {
-  const known = senders.get(connection) ?? new Senders();
-  senders.set(connection, known);
-  return known;
+  let found = senders.get(connection);
+  if (!found) senders.set(connection, (found = new Senders()));
+  return found;
 }
 
 /** @param {"refused" | "cancelled" | "interrupted"} reason */
@@ -85,7 +86,7 @@ export async function sendFile(files, file, options, context) {
     if (over.aborted) throw failure("interrupted");
     return connection.createDataChannel("file", { protocol: FILE_PROTOCOL });
   };
-  const channel = await senders.open(open, over);
+  const channel = await senders.open(open, over, signal);
   /** @type {Records["transfer"]} */ const state = {}; // what the other side has sent
   let wake = () => {};
   /** @param {() => unknown} condition */

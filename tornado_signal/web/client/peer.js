@@ -150,19 +150,22 @@ export class Contact extends Link {
 
   /** @param {string} name @param {RTCDataChannelInit} [init] */
   named(name, init) {
-    const { peerConnection: connection, signal, peer } = this;
-    let messages = this.#channels.get(name);
-    if (!messages) {
-      const open = () => connection.createDataChannel(name, { ...init, protocol: CHANNEL });
-      const senders = sendersOf(connection);
-      const { areDrained } = senders;
-      const later = Object.assign(new EventTarget(), { ordered: true, ...init, readyState: "connecting", close() {} });
-      const waiting = new Messages(connection, areDrained ? open() : /** @type {any} */ (later), signal, this.#slow);
-      const fail = (/** @type {Error} */ error) => signal.aborted || this.#slow(error);
-      if (!areDrained) senders.open(open, signal).then((channel) => waiting.use(channel), fail);
-      this.#channels.set(name, (messages = waiting));
-    }
-    return { messages, peer };
+    const messages = this.#channels.get(name) ?? this.#open(name, init);
+    this.#channels.set(name, messages);
+    return { messages, peer: this.peer };
+  }
+
+  /** Open a channel, at once or when it cannot get lost. @param {string} name @param {RTCDataChannelInit} [init] */
+  #open(name, init) {
+    const { peerConnection: connection, signal } = this;
+    const senders = sendersOf(connection);
+    const open = () => connection.createDataChannel(name, { ...init, protocol: CHANNEL });
+    if (senders.areDrained) return new Messages(connection, open(), signal, this.#slow);
+    const later = Object.assign(new EventTarget(), { ordered: true, ...init, readyState: "connecting", close() {} });
+    const messages = new Messages(connection, /** @type {any} */ (later), signal, this.#slow);
+    const fail = (/** @type {Error} */ error) => signal.aborted || this.#slow(error);
+    senders.open(open, signal).then((channel) => messages.use(channel), fail);
+    return messages;
   }
 
   /** @template {keyof PeerEvents} Name @param {Name} name @param {EventFields<PeerEvents[Name]>} fields */
