@@ -66,7 +66,7 @@ async def test_files_are_compressed_only_for_clients_that_accept_it(path, fetch)
     for coding, values in {
         "gzip": ["gzip", "GZIP;q=0.5", "gzip, br;q=0", "identity, gzip ; q=1.0"],
         "br": ["gzip, deflate, br", "br"],
-        None: ["", "identity", "gzip;q=0", "gzip; q=0.000", "x-gzip, x-br"],
+        None: ["", "identity", "gzip;q=0", "gzip; q=0.000", "x-gzip, x-br", "gzip;q=x", f"{'x,' * 64}gzip"],
     }.items():
         for value in values:
             expected = ("gzip" if "gzip" in value else None) if coding == "br" and brotli is None else coding
