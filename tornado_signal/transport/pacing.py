@@ -2,14 +2,10 @@
 
 import asyncio
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 WRITE_BYTES: Final = 16 << 10  # of one write, and of a record of TLS
 HIGH_WATER_BYTES: Final = 16 << 10  # unsent, above which a connection is counted with those that read too slowly
-PASSED_ON: Final = (
-    *("get_extra_info", "is_closing", "pause_reading", "resume_reading", "set_protocol", "set_write_buffer_limits"),
-)
-"""The methods of the transport below that are used unchanged."""
 
 
 class PacedTransport(asyncio.Transport):
@@ -19,12 +15,10 @@ class PacedTransport(asyncio.Transport):
     no budget can count.
     """
 
-    __slots__ = ("_transport", "_waiting", "_waiting_bytes", *PASSED_ON)
+    __slots__ = ("_transport", "_waiting", "_waiting_bytes")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        for name in PASSED_ON:
-            setattr(self, name, getattr(transport, name))
         self._waiting: deque[bytes] = deque()  # in pieces of `WRITE_BYTES`
         self._waiting_bytes = 0
 
@@ -68,6 +62,24 @@ class PacedTransport(asyncio.Transport):
 
     def can_write_eof(self) -> bool:
         return False
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._transport.set_write_buffer_limits(high, low)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._transport.set_protocol(protocol)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
 
 
 def is_full(transport: asyncio.Transport) -> bool:
