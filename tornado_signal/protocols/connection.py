@@ -178,6 +178,11 @@ class ProtocolConnection(ClientConnection):
             if not self.overlapping:
                 self.process_next()
 
+    def complete_opening(self, start: Callable[[RequestContext], Awaitable[object]]) -> Awaitable[None]:
+        """Do what a connection begins with, like the work of a message."""
+        context = MessageContext(self, self.pattern)
+        return self.complete(start(context), context)
+
     async def complete(self, work: Awaitable[object], context: RequestContext) -> None:
         """Do the work of a message, and close the connection if that fails."""
         try:

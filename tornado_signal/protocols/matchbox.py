@@ -12,7 +12,6 @@ from ..http.fields import topic_of
 from ..http.request import Request
 from ..relay import Channel, JoinResult, Lease
 from ..relay.opening import Relay
-from ..service.client_connection import MessageContext
 from ..service.request_context import RequestContext
 from ..transport.websocket import WebSocket
 from .connection import MAX_MEMBERS, RETRY_S, encode, is_name
@@ -39,7 +38,8 @@ class MatchboxConnection(MemberConnection):
         super().__init__(relay, rooms, handshake, socket)
         query = handshake.query_arguments
         self.id = str(uuid.UUID(int=time.time_ns() << 64 | uuid.uuid4().int >> 64))
-        self._next = min(int(count[:9]), MAX_MEMBERS) if (count := query.get("next", [b""])[0]).isdigit() else 0
+        count = query.get("next", [b""])[0]
+        self._next = min(int(count[:9]), MAX_MEMBERS) if count.isdigit() else 0
         self._is_hosted = not self._next and query.get("host") == [b"1"]
         kind = f"next {self._next}" if self._next else "host" if self._is_hosted else "all"
         # The room itself, or, with groups, the channel whose lease FIRST names the current group.
@@ -47,7 +47,7 @@ class MatchboxConnection(MemberConnection):
         self._first = ""  # the id of the host, or of the first client of a batch that is not complete
 
     def opened(self) -> Awaitable[None]:
-        return self.complete(self._start(context := MessageContext(self, self.pattern)), context)
+        return self.complete_opening(self._start)
 
     async def _start(self, context: RequestContext) -> None:
         context.authorize("list")

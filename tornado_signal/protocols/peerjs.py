@@ -16,7 +16,6 @@ from ..http.request import Request
 from ..relay import RENEWED, TAKEN, Channel, JoinResult, Lease
 from ..relay.opening import Relay
 from ..service import wire
-from ..service.client_connection import MessageContext
 from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
 from ..transport.frames import CloseCode
@@ -116,7 +115,7 @@ class PeerJsConnection(ProtocolConnection):
         (service.start if self.relay.shared else service.finish)(work)
 
     def opened(self) -> Awaitable[None]:
-        return self.complete(self._claim(context := MessageContext(self, self.pattern)), context)
+        return self.complete_opening(self._claim)
 
     def _admit_id(self, context: RequestContext) -> None:
         """Check that the token covers the id, which is also the `info` of the token if it has that claim."""

@@ -118,7 +118,7 @@ class TopicFeed:
         self.watch = self._store.watch_topic(context.origin, topic)
 
     async def start(self) -> None:
-        """To be called first: raises what the subscription is refused for, nothing for a topic."""
+        """Begin, or raise the reason for which the subscription is refused. One to a topic is never refused."""
 
     async def next(self, until_s: float) -> bytes | None:
         """Wait for events until a time of the loop's clock.

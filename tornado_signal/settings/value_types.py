@@ -64,6 +64,7 @@ def integer(low: int, high: int) -> ValueType[int]:
 
 
 def matching(pattern: str, allowed: str) -> ValueType[str]:
+    """Return the type of strings that fully match `pattern`."""
 
     def parse(raw: object) -> str:
         if not isinstance(raw, str) or not re.fullmatch(pattern, raw):
