@@ -69,7 +69,8 @@ class GarbageCollection:
     A full collection looks at all objects: with 18,000 waiting requests it blocks the event loop for 0.4 s, and finds
     almost nothing, because requests and connections are freed without it. So twice a second the young objects are
     collected, and the others are excluded from later collections (`gc.freeze`). They are all collected while few
-    connections are open, when the peak of memory has doubled since, and otherwise once a day.
+    connections are open, when the peak of memory has doubled since, and otherwise once a day. Memory that has doubled
+    together with the connections, as in a burst of them, is in use.
 
     After many connections have closed, their memory is returned to the system. That takes about 10 ms.
     """
@@ -79,19 +80,23 @@ class GarbageCollection:
         young, middle, _ = gc.get_threshold()
         gc.set_threshold(young, middle, NO_FULL_COLLECTIONS)
         gc.freeze()
-        self._collected_s, self._collected_peak = time.monotonic(), peak_memory()
+        self._collected_s, self._counted_peak, self._counted_connections = time.monotonic(), peak_memory(), 0
         self._trimmed_s, self._most_connections = -math.inf, 0
         self.stop = Repeating(self._freeze, FREEZE_S).stop  # frozen objects stay frozen
 
     def _freeze(self) -> None:
-        since_s = time.monotonic() - self._collected_s
-        few = since_s >= COLLECT_IDLE_S and self._connections() <= IDLE_CONNECTIONS
-        if few or since_s >= COLLECT_S or peak_memory() >= 2 * self._collected_peak:
+        since_s, connections = time.monotonic() - self._collected_s, self._connections()
+        doubled = peak_memory() >= 2 * self._counted_peak
+        in_use = doubled and connections > 2 * max(self._counted_connections, IDLE_CONNECTIONS)
+        due = since_s >= (COLLECT_IDLE_S if connections <= IDLE_CONNECTIONS else COLLECT_S)
+        if due or (doubled and not in_use):
             gc.unfreeze()
             gc.collect()
-            self._collected_s, self._collected_peak = time.monotonic(), peak_memory()
+            self._collected_s = time.monotonic()
         else:
             gc.collect(1)
+        if due or doubled:
+            self._counted_peak, self._counted_connections = peak_memory(), connections
         gc.freeze()
         self._trim()
 
