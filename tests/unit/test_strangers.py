@@ -255,3 +255,25 @@ def test_thousands_of_waiting_members_are_not_copied_for_each_attempt():
         roster.discard(member)
         ids.remove(member.id)
     assert not ids
+
+
+@pytest.mark.needs("aiortc")
+async def test_member_that_loses_its_name_no_longer_waits_for_an_attempt(monkeypatch):
+    from tornado_signal_client import attempts
+    from tornado_signal_client.room_peer import Member
+
+    def member(id, named_ms):
+        member = Member(id, "", "Alice")
+        member.code, member.named_ms = CODE, named_ms
+        return member
+
+    monkeypatch.setattr(attempts, "MAX_ATTEMPTS", 0)
+    mail = SimpleNamespace(identity=SimpleNamespace(id=""))
+    waiting = attempts.Attempts(None, None, mail, None, lambda member: roster.owner(member) is member, None, None)
+    roster = waiting.roster
+    for each in (member("late", 2), member("early", 1)):
+        roster.add(each, "Alice")
+        waiting.start(each)
+    assert roster.next().id == "early"
+    roster.discard(roster.next())
+    assert roster.next() is None

@@ -67,6 +67,7 @@ class Attempts:
         await asyncio.gather(*(peer._finish() for peer in self._peers))
 
     def _on_owner(self, previous: Member, owner: Member) -> None:
+        self.roster.discard(previous)
         self.disconnect(previous)
         self.start(owner)
 
