@@ -336,6 +336,26 @@ async def test_attempt_ends_if_its_answer_cannot_be_sent(monkeypatch):
 
 
 @pytest.mark.needs("aiortc")
+async def test_offer_that_is_processed_while_the_channel_opens_has_no_time_limit(monkeypatch):
+    from tornado_signal_client import room_peer
+
+    async def apply(signal):
+        await asyncio.sleep(0.4)
+        processed.set()
+
+    monkeypatch.setattr(room_peer, "REMOTE_ATTEMPT_S", 0.2)
+    processed, ended = asyncio.Event(), []
+    peer = following(lambda peer, failed: ended.append(failed))
+    monkeypatch.setattr(peer, "_apply", apply)
+    await asyncio.sleep(0)
+    peer._join()
+    peer._deliver({})
+    await asyncio.wait_for(processed.wait(), BOUND_S)
+    assert not ended
+    await peer._finish()
+
+
+@pytest.mark.needs("aiortc")
 async def test_attempt_that_ends_while_mail_arrives_is_closed():
     for steps in range(8):
         peer = following(ignore)

@@ -275,18 +275,23 @@ class Peer:
                     await self._send(1)
         except Exception:  # aiortc has no common error class
             return self._end()
-        asyncio.get_running_loop().call_later(LATE_S * self._times, self._mark_late)
+        loop = asyncio.get_running_loop()
+        loop.call_later(LATE_S * self._times, self._mark_late)  # also after the end: a later offer may wait for it
         silence_s = PAIR_S * self._times if self._leads else REMOTE_ATTEMPT_S
         while True:
+            # The channel may open while an offer is processed. Then the offer has no time limit.
+            limit = loop.call_later(silence_s, self._give_up)
             try:
-                async with asyncio.timeout(None if self._joined else silence_s):
-                    signal = await self._inbox.get()
-                    # The contents are untrusted, and aiortc has no common error class for invalid input.
-                    with contextlib.suppress(Exception):
-                        await self._apply(signal)
-            except TimeoutError:
-                if not self._joined:
-                    return self._end(failed=True)
+                signal = await self._inbox.get()
+                # The contents are untrusted, and aiortc has no common error class for invalid input.
+                with contextlib.suppress(Exception):
+                    await self._apply(signal)
+            finally:
+                limit.cancel()
+
+    def _give_up(self) -> None:
+        if not self._joined:
+            self._end(failed=True)
 
     async def _apply(self, signal: Signal) -> None:
         offer_number, description = signal.get("of") or 0, signal.get("description")
