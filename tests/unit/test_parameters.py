@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.json_vectors import messages
 
 from tornado_signal.errors import InvalidParameter, SessionNotFound
-from tornado_signal.http.fields import query_fields, topic_of
+from tornado_signal.http.fields import decode_segment, query_fields
 from tornado_signal.http.streams import encode
 from tornado_signal.service import parameters, schemas, wire
 from tornado_signal.service.cursors import format_cursor, parse_cursor, parse_session_cursor
@@ -39,9 +39,9 @@ def from_query(parameter, *texts):
 @given(encodable.filter(lambda text: 0 < len(text) <= 256))
 def test_every_topic_can_be_written_in_a_path(topic):
     data = topic.encode()
-    assert topic_of(urllib.parse.quote(topic, safe="")) == topic
-    assert topic_of("".join(f"%{byte:02x}" for byte in data)) == topic
-    assert topic_of(data.replace(b"%", b"%25").decode("latin-1")) == topic
+    assert decode_segment(urllib.parse.quote(topic, safe="")) == topic
+    assert decode_segment("".join(f"%{byte:02x}" for byte in data)) == topic
+    assert decode_segment(data.replace(b"%", b"%25").decode("latin-1")) == topic
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_every_topic_can_be_written_in_a_path(topic):
     [("a+b", "a+b"), ("a%2Bb", "a+b"), ("a%2fb", "a/b"), ("%00", "\x00"), ("%2525", "%25"), ("%F0%9F%98%80", ASTRAL)],
 )
 def test_topics_are_decoded_exactly_once(segment, topic):
-    assert topic_of(segment) == topic
+    assert decode_segment(segment) == topic
 
 
 def test_whole_numbers_in_a_query_and_in_a_body():

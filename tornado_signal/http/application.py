@@ -154,18 +154,18 @@ class RequestReader(httputil.HTTPMessageDelegate):
         self._max_bytes = application.service.live.current.max_body_bytes
         self._body: bytes | bytearray = b""
         self._unfinished_bytes = 0  # of the body, as long as it is not complete
-        self._length = 0
-        self._submitted = False
+        self._length = 0  # the announced one, 0 without
+        self._submitted = False  # whether it was passed on; the rest of the body is ignored
 
     def headers_received(
         self, start_line: httputil.RequestStartLine | httputil.ResponseStartLine, headers: httputil.HTTPHeaders
     ) -> None:
         """Refuse a body whose Content-Length is too large before `100 Continue` is sent.
 
-        Raise HTTPInputError if the query has too many fields, which Tornado would copy before admission.
+        Raise HTTPInputError if the query has too many fields. Tornado copies them before the rate is checked.
         """
         assert isinstance(start_line, httputil.RequestStartLine)
-        if start_line[1].count("&") >= MAX_QUERY_FIELDS:
+        if start_line.path.count("&") >= MAX_QUERY_FIELDS:
             raise httputil.HTTPInputError("too many fields in the query")
         self._start_line, self._headers = start_line, headers
         if (length := headers.get("Content-Length")) is not None:

@@ -12,8 +12,8 @@ _WHOLE: Final = re.compile("[0-9]{1,30}")
 _PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
-def topic_of(segment: str) -> str | None:
-    """Decode a topic from its path segment, which is percent-encoded UTF-8. Return None if it is invalid."""
+def decode_segment(segment: str) -> str | None:
+    """Decode a path segment, such as a topic, from percent-encoded UTF-8. Return None if it is invalid."""
     try:
         data = segment.encode("latin-1")
         return None if _PERCENT.search(data) else unquote_to_bytes(data).decode()

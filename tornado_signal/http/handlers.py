@@ -14,7 +14,7 @@ from ..service import wire
 from ..service.operations import Operation, Pieces, check
 from ..service.statuses import OK
 from .error_responses import cors, error_response
-from .fields import query_fields, topic_of
+from .fields import decode_segment, query_fields
 from .request import Request
 
 PREFLIGHT_MAX_AGE_S: Final = 7200
@@ -127,7 +127,7 @@ class Handler(web.RequestHandler):
     ) -> None:
         """Count an error, and log an internal one. `write_error` does it before admission, which comes first."""
         if self.request.request_id and value is not None:
-            self.request.count_error(self._named(value))
+            self.request.count_error(self._as_own_error(value))
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         """Send an error response. After a part of the response, close the connection: it must not seem complete."""
@@ -137,7 +137,7 @@ class Handler(web.RequestHandler):
             super().send_error(status_code, **kwargs)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        error = self._named(kwargs["exc_info"][1] if "exc_info" in kwargs else web.HTTPError(status_code))
+        error = self._as_own_error(kwargs["exc_info"][1] if "exc_info" in kwargs else web.HTTPError(status_code))
         request = self.request
         counted = request.request_id and "exc_info" in kwargs
         if not request.request_id:
@@ -156,7 +156,7 @@ class Handler(web.RequestHandler):
             self.set_header("Connection", "close")
         self.finish(body)
 
-    def _named(self, error: BaseException) -> BaseException:
+    def _as_own_error(self, error: BaseException) -> BaseException:
         """Return an error, and for Tornado's refusal of a method the one of this package."""
         if isinstance(error, web.HTTPError) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             return errors.MethodNotAllowed(self.methods)
@@ -267,7 +267,7 @@ class OperationHandler(Handler):
 
     def _find_values(self, segment: str | None) -> dict[str, Any]:
         request, operation = self.request, self.operation
-        in_path = {} if segment is None else check(operation.in_path, {"topic": topic_of(segment)}, request)
+        in_path = {} if segment is None else check(operation.in_path, {"topic": decode_segment(segment)}, request)
         if operation.method == "POST":
             fields = request.json_body()
         elif request.query:

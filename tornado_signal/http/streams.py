@@ -7,7 +7,7 @@ from ..errors import InvalidParameter, Unavailable
 from ..service.operations import Subscription, check
 from ..service.schemas import EVENT_STREAM
 from ..service.waiting import Feed
-from .fields import query_fields, query_token, topic_of
+from .fields import decode_segment, query_fields, query_token
 from .handlers import Handler
 
 HEARTBEAT_S: Final = 15.0
@@ -32,7 +32,7 @@ class Stream(Handler):
         if "Upgrade" in headers:  # a client that requests a WebSocket would wait for its response forever
             raise InvalidParameter("Upgrade")
         parameters = self.subscription.parameters
-        fields = query_fields(request.query_arguments, parameters) | {"topic": topic_of(segment)}
+        fields = query_fields(request.query_arguments, parameters) | {"topic": decode_segment(segment)}
         values = check(parameters, fields, request)
         cursor = headers.get(LAST_EVENT_ID)
         del headers

@@ -37,6 +37,7 @@ LEAST_ROOM_BYTES = 1 << 20
 BLOCKED_RETRY_S = 60
 # The operator's programs are few, and connections that they leave open take no descriptors from clients.
 ADMIN_CONNECTIONS = 64
+SPARE_ADMIN_CONNECTIONS = 4
 
 
 class ConnectionCounts:
@@ -81,10 +82,11 @@ class AdminConnectionLimiter(ConnectionCounts):
         self.make_room: Callable[[], bool] = lambda: False
 
     def connected(self, address: str, now_ms: int) -> CountedConnection | None:
+        """Count a connection, as `Limits.connected` does. Neither address nor time matters."""
         reject_status = 0 if self.connections < ADMIN_CONNECTIONS or self.make_room() else 503
         if reject_status:
             self._full["admin"] += 1
-        if reject_status and self.refused >= SPARE_CONNECTIONS_PER_CLIENT:
+        if reject_status and self.refused >= SPARE_ADMIN_CONNECTIONS:
             return None
         return CountedConnection(reject_status, self, ConnectionCounts())
 

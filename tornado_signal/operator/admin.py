@@ -17,7 +17,7 @@ from ..settings.settings import Settings
 from ..settings.sources import load
 from ..system import terminal
 from ..system.secrets import admin_token
-from .health import exchange, reachable
+from .health import exchange, url_host
 
 LIMIT_S = 3600.0  # of a request with its response: the withdrawal of many sessions takes long
 MAX_RESPONSE_BYTES = 2 * 2**20
@@ -117,7 +117,7 @@ def admin_url(settings: Settings, url: str | None) -> str:
         raise OperatorError("name the admin listener of the server with --admin-port or --admin-url")
     if settings.admin_port == 0:
         raise OperatorError("with --admin-port 0 only the server's log contains the port; name it with --admin-url")
-    return f"http://{reachable(settings.admin_address)}:{settings.admin_port}"
+    return f"http://{url_host(settings.admin_address)}:{settings.admin_port}"
 
 
 def send(method: str, url: str, path: str, token: bytes, body: str = "") -> dict[str, Any]:

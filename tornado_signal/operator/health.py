@@ -35,7 +35,7 @@ def ask_health(settings: Settings) -> tuple[str, object]:
     address = settings.address[0]
     local = address.startswith(UNIX_PREFIX)
     scheme = "https" if settings.tls_certificate else "http"
-    host = reachable("localhost" if local else address)
+    host = url_host("localhost" if local else address)
     url = f"{scheme}://{host}:{settings.port}"
     where = address if local else url
     origin = allowed_origin(settings) or url
@@ -56,7 +56,7 @@ def _connect(settings: Settings) -> socket.socket:
         client.settimeout(TIMEOUT_S)
         client.connect(address.removeprefix(UNIX_PREFIX))
     else:
-        client = socket.create_connection((reachable(address).strip("[]"), settings.port), TIMEOUT_S)
+        client = socket.create_connection((url_host(address).strip("[]"), settings.port), TIMEOUT_S)
     if settings.tls_certificate:
         import ssl
 
@@ -92,7 +92,7 @@ def exchange(client: socket.socket, request: bytes, limit_s: float, max_bytes: i
     return int(head.split()[1]), response[len(head) + 4 : size]
 
 
-def reachable(address: str) -> str:
+def url_host(address: str) -> str:
     """Return the URL host for the address that a server on this machine listens on."""
     address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
     return f"[{address}]" if ":" in address else address

@@ -33,7 +33,7 @@ _ROW = struct.Struct("dq")  # the time until which others leave connections to a
 
 
 class Balance:
-    """The number of WebSockets of each process, in shared memory from `share`. Processes are numbered from 1."""
+    """The number of WebSockets of each process, in memory of `create_balance_memory`. Processes are numbered from 1."""
 
     def __init__(self, descriptor: int, number: int) -> None:
         self._rows = mmap.mmap(descriptor, 0)
@@ -55,8 +55,8 @@ class Balance:
         return accepts
 
 
-def share(processes: int) -> int:
-    """Create the shared memory and return its descriptor."""
+def create_balance_memory(processes: int) -> int:
+    """Create the shared memory of `Balance` and return its descriptor."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("balance")
     else:  # as on macOS

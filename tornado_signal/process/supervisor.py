@@ -27,7 +27,7 @@ from ..system.loop import Repeating
 from ..system.service_manager import Notifier
 from ..system.sockets import UnixSocket, url
 from .draining import CLOSE_LIMIT_S, LIMITS_S, handle_signals, run_until_closed
-from .handover import encode, share
+from .handover import create_balance_memory, encode
 from .listeners import log_start, open_all_sockets, start_admin_server
 from .reload import Reloader, Resources, read_resources, reload_status
 from .server import STATUS_S
@@ -187,7 +187,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             opened.callback(listening.close)
         directory = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="tornado-signal-")))
         stuck_s = notifier.pause_s(STUCK_S)
-        balance = share(number)
+        balance = create_balance_memory(number)
         opened.callback(os.close, balance)
         workers = [Worker(index, settings, public, balance, directory, stuck_s) for index in range(1, number + 1)]
         for worker in workers:

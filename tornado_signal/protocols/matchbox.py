@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from .. import errors
-from ..http.fields import topic_of
+from ..http.fields import decode_segment
 from ..http.request import Request
 from ..relay import Channel, JoinResult, Lease
 from ..relay.opening import Relay
@@ -43,7 +43,7 @@ class MatchboxConnection(MemberConnection):
         self._is_hosted = not self._next and query.get("host") == [b"1"]
         kind = f"next {self._next}" if self._next else "host" if self._is_hosted else "all"
         # The room itself, or, with groups, the channel whose lease FIRST names the current group.
-        self._room = Channel(f"{kind} {self.scope}", topic_of(handshake.path[len(PREFIX) :]) or "")
+        self._room = Channel(f"{kind} {self.scope}", decode_segment(handshake.path[len(PREFIX) :]) or "")
         self._first = ""  # the id of the host, or of the first client of a batch that is not complete
 
     def opened(self) -> Awaitable[None]:
@@ -101,7 +101,8 @@ class MatchboxConnection(MemberConnection):
             self.refuse_other_protocol(message)
             return
         self.authorize_signal(context)
-        to = self._first if self._is_hosted and self.id != self._first else signal.get("receiver")
+        hears_host_only = self._is_hosted and self.id != self._first
+        to = self._first if hears_host_only else signal.get("receiver")
         if self.joined and type(to) is str and "data" in signal:
             self.joined[0].send(to, encode({"Signal": {"sender": self.id, "data": signal["data"]}}))
 
@@ -116,5 +117,5 @@ class MatchboxUpgrade(ProtocolUpgrade):
 
     def admit(self) -> None:
         super().admit()
-        if self.request.method != "OPTIONS" and not is_name(topic_of(self.request.path[len(PREFIX) :])):
+        if self.request.method != "OPTIONS" and not is_name(decode_segment(self.request.path[len(PREFIX) :])):
             raise errors.PathNotFound

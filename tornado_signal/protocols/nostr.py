@@ -173,13 +173,13 @@ class NostrConnection(ProtocolConnection):
         self.send(["EOSE", subscription_id])
 
     def _subscribe(self, name: bytes, filters: list[Filter], context: RequestContext) -> list[Awaitable[None]]:
-        """Replace a subscription by one with these filters. Topics of both miss no event.
+        """Replace a subscription by one with these filters, or end it without any. Topics of both miss no event.
 
-        The awaitables complete when the subscription is effective.
+        The awaitables complete when the subscription is effective. TooMany closes the connection: nothing is restored.
         """
         earlier = self._subscriptions.get(name, Subscription(self.socket, name, ()))
         subscription = Subscription(self.socket, name, filters)
-        context.charge(subscription.cost + earlier.cost - 1)
+        context.charge(subscription.cost + earlier.cost - 1)  # the message itself has been counted
         self.release(earlier.cost)
         self.acquire(subscription.cost)
         subscribed = [self.relay.subscribe(self.channel_of(topic), subscription) for topic in subscription.topics]

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 from .. import errors
-from ..http.fields import topic_of
+from ..http.fields import decode_segment
 from ..http.request import Request
 from ..relay import RENEWED, TAKEN, Channel, JoinResult, Lease
 from ..relay.opening import Relay
@@ -180,7 +180,7 @@ class PeerJsConnection(ProtocolConnection):
         return reached if isinstance(reached, int) else await reached
 
     def _leave(self) -> Coroutine[None, None, None]:
-        """Send and receive nothing more, and return the work that makes the id free."""
+        """Stop owning the id, once, and return the work that makes it free. Kept messages are still delivered."""
         self._member = False
         self.unsubscribe(inbox(self.scope, self._peer_id))
         self.release()
@@ -407,7 +407,7 @@ class PeersHandler(ProtocolHandler):
             self.set_header("Content-Type", "text/plain; charset=utf-8")
             self.write(b"Unauthorized")
             return
-        name = topic_of(key)
+        name = decode_segment(key)
         if name is None:
             raise errors.InvalidParameter("key")
         scope = find_scope(self.request.service, PeerJsConnection.protocol, self.request.origin, name)

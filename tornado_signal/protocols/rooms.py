@@ -128,7 +128,7 @@ class MemberConnection(ProtocolConnection):
             joined = await self.until_available(lambda: room.enter(self, lease, limit or MAX_MEMBERS))
         finally:
             if joined in REFUSED or self.closed:
-                self._release(room)
+                self._end_use(room)
             else:
                 self.joined.append(room)
         if joined is JoinResult.FULL and not limit:
@@ -136,7 +136,8 @@ class MemberConnection(ProtocolConnection):
         context.charge(units_of_receivers(len(room.members), NOTIFIED_BYTES))
         return joined
 
-    def _release(self, room: Room) -> None:
+    def _end_use(self, room: Room) -> None:
+        """Undo what `enter` has counted, once for each. The last user ends the room in this process."""
         self.release_peer(room.channel)
         room.users -= 1
         if not room.users:
@@ -147,4 +148,4 @@ class MemberConnection(ProtocolConnection):
         while self.joined:
             room = self.joined.pop()
             await room.exit(self.id, self.owner)
-            self._release(room)
+            self._end_use(room)

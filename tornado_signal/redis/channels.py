@@ -178,7 +178,11 @@ class ChangeFeed:
         self._tidying: Repeating | None = None
         self._closed = False
 
-    def want(self, channel: bytes, slot: int) -> None:
+    def keep_subscribed(self, channel: bytes, slot: int) -> None:
+        """Subscribe to a channel, and keep it until it is unused for KEPT_S or dropped.
+
+        It must be in use before the next `await`. While it is in `pending`, messages can be missed.
+        """
         self._unwatched.pop(channel, None)
         if channel not in self._slots:
             self._slots[channel] = slot

@@ -231,6 +231,7 @@ class RedisClient:
             timer.cancel()
 
     async def _read_clocks(self) -> None:
+        """Read the clocks at intervals, which also notices primaries that do not respond. Then look for new ones."""
         with contextlib.suppress(asyncio.CancelledError):
             while True:
                 await asyncio.sleep(CLOCK_READ_S if self.topology.available else OUTAGE_CLOCK_READ_S)

@@ -97,7 +97,7 @@ class RedisRelay:
         key = self._key(channel)
         if key not in self._channels:
             self._channels[key] = channel
-            self._feed.want(key, key_slot(key))
+            self._feed.keep_subscribed(key, key_slot(key))
         return self._feed.subscribed(key) if key in self._feed.pending else None
 
     def unsubscribe(self, channel: Channel, receiver: Receiver) -> None:

@@ -1,7 +1,8 @@
 """The sessions in memory, without their texts: what requests decide by, in the order of listings and of expiries.
 
-The memory follows committed changes and is never ahead of the database. It is filled from the database when that is
-opened. Only removals from listings are nowhere else. No I/O.
+The memory follows committed changes. It is never ahead of the database, except for serials, `latest_ms`, and the
+numbers and bytes of messages, which include uncommitted ones. It is filled from the database when that is opened. Only
+removals from listings are nowhere else. No I/O.
 """
 
 import itertools
@@ -79,8 +80,8 @@ class Record:
             return self.answerer_last, self.answerer_bytes
         return self.offerer_last, self.offerer_bytes
 
-    def send(self, side: Side, last: int, size: int) -> None:
-        """Set the last number and the bytes of a side's messages."""
+    def set_sent(self, side: Side, last: int, size: int) -> None:
+        """Set both when a change is decided, before its commit."""
         if side is ANSWERER:
             self.answerer_last, self.answerer_bytes = last, size
         else:

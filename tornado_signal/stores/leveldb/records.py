@@ -164,5 +164,5 @@ def _sessions(parts: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Record]:
                 record.answer_hash, record.answer_number = answer.secret_hash, number
                 text_bytes = len(answer.text.encode())
             last, sent = record.sent(side)
-            record.send(side, max(last, number), sent + text_bytes)
+            record.set_sent(side, max(last, number), sent + text_bytes)
     return sessions

@@ -224,7 +224,7 @@ class LevelDBStore(SessionTable):
                 session = Session(code, topic, info, created_ms, expires_ms, timeout_ms, serial, secret_hash)
                 record = Record(key, created_ms, expires_ms, serial, secret_hash)
                 data = offer.encode()
-                record.send(OFFERER, 1, len(data))
+                record.set_sent(OFFERER, 1, len(data))
                 puts = [
                     (key + layout.HEAD, layout.pack_head(session)),
                     (key + layout.OFFER, data),
@@ -268,7 +268,7 @@ class LevelDBStore(SessionTable):
             if not changes_answer(self.database.read(records.find_answer, record), answer):
                 return
             number = record.answerer_last + 1
-            record.send(ANSWERER, number, record.answerer_bytes + size)
+            record.set_sent(ANSWERER, number, record.answerer_bytes + size)
             topic, key, memory = record.topic, record.key, self.memory
             assert topic is not None
             deletes = [topic.key_of(record), *([key + layout.LEASES] if record.leases else [])]
@@ -303,7 +303,7 @@ class LevelDBStore(SessionTable):
             raise TooMany("candidates of a session", self._timeout_ms // 1000 or 1)
         if sent_bytes + size > SIDE_BODIES * self._settings.max_body_bytes:
             raise TooMany("bytes of a session", self._timeout_ms // 1000 or 1)
-        record.send(side, last + len(texts), sent_bytes + size)
+        record.set_sent(side, last + len(texts), sent_bytes + size)
         prefix = key + layout.CANDIDATE[side]
         puts = [(prefix + layout.pack_number(number), text) for number, text in enumerate(texts, last + 1)]
         await self.commit((), Change(puts, []), functools.partial(self.watches.changed, key))

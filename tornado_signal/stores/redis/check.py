@@ -52,11 +52,13 @@ async def contradictions(store: RedisStore) -> list[str]:
 
 
 async def _unlisted(store: RedisStore) -> list[str]:
-    """Return unanswered sessions that are in no listing."""
+    """Return a sentence for each unanswered session that is in no listing, or whose origin is not registered."""
     issues = []
+    # By the name that all partitions of an origin share.
     origins = {store.partitions.all(origin)[0].name: origin for origin in await store.origins()}
     async for keys in all_keys(store):
-        sessions = [(key, *parts) for key in keys if (parts := parse_key(key)) and parts[1]]
+        parsed = [(key, *parts) for key in keys if (parts := parse_key(key))]
+        sessions = [(key, name, code) for key, name, code in parsed if code]
         commands = (
             store.client.call(key_slot(key), (b"HMGET", key, b"h", b"e", b"k"), write=False) for key, _, _ in sessions
         )

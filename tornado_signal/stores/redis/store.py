@@ -111,11 +111,10 @@ class RedisStore(Discovery):
         """Prepare for reading an existing store, whatever the settings of the nodes. Write nothing."""
         await self.topology.open()
         await self.client.open()
-        _, partitions, _ = await self._kind()
-        self.partitions.count = int(partitions)
+        self.partitions.count, _ = await self._partitions_and_identity()
 
-    async def _kind(self) -> tuple[str, ...]:
-        """Return format, partitions and identity of the store."""
+    async def _partitions_and_identity(self) -> tuple[int, str]:
+        """Return both of the store. Raise OperatorError without a store, or for one of another format."""
         key = self.client.key("store")
         fields = await self.client.call_key(b"HMGET", key, "format", "partitions", "identity")
         if None in fields:
@@ -124,7 +123,7 @@ class RedisStore(Discovery):
             raise OperatorError(
                 f"the sessions on Redis have format {fields[0].decode()}, which this version does not know"
             )
-        return tuple(field.decode() for field in fields)
+        return int(fields[1]), fields[2].decode()
 
     async def _claim(self) -> None:
         """Read format and partitions of the store, or write them to a new one."""
@@ -136,9 +135,9 @@ class RedisStore(Discovery):
             ("secret", os.urandom(32)),
         ):
             await self.client.call_key(b"HSETNX", key, name, value, write=True)
-        _, partitions, identity = await self._kind()
+        partitions, identity = await self._partitions_and_identity()
         (self.secret,) = await self.client.call_key(b"HMGET", key, "secret")
-        if int(partitions) != self.partitions.count:
+        if partitions != self.partitions.count:
             raise OperatorError(
                 f"the sessions on Redis lie in {partitions} partitions; set --redis-partitions to {partitions}, "
                 "or another --redis-prefix"
@@ -386,7 +385,7 @@ class RedisStore(Discovery):
 
     def _watch(self, channel: bytes, slot: int) -> Watch:
         """Open a watch. Its `opened` waits until the channel is subscribed."""
-        self.change_feed.want(channel, slot)
+        self.change_feed.keep_subscribed(channel, slot)
         watch = self.watches.watch(channel)
         if channel in self.change_feed.pending:
             watch.opening = functools.partial(self.change_feed.subscribed, channel)
