@@ -75,7 +75,7 @@ def make_endpoint(url: str) -> Endpoint:
 def parse_retry_after(text: str) -> float:
     """Return the seconds of a Retry-After header (RFC 9110, 10.2.3). 0 if it is missing, past or invalid."""
     if text.isdecimal() and text.isascii():
-        return float(text[:9])
+        return float(text[:9])  # bounded; 30 years are enough
     try:
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, OverflowError):

@@ -44,7 +44,7 @@ async def read_or_wait(
     while True:
         try:
             await watch.opened()
-            result, is_new, changes_ms = await read()
+            result, is_new, expires_ms = await read()
         except Unavailable:
             if not has_read or watch.over or watch.now_s() >= until_s:
                 raise
@@ -53,7 +53,7 @@ async def read_or_wait(
             has_read = True
             if is_new or watch.now_s() >= until_s or watch.over:
                 return result
-            await watch.wait(next_read_s(context.service.store, watch, until_s, changes_ms))
+            await watch.wait(next_read_s(context.service.store, watch, until_s, expires_ms))
         await context.turn()
 
 
@@ -84,7 +84,8 @@ async def wait_for_change(
 ) -> ListingState:
     """Wait until a topic's listing differs from that at a position, or until the time limit.
 
-    No position stands for an empty listing. With `at_once`, whatever is listed counts as a change.
+    No position stands for an empty listing. With `at_once`, return after the first read: the reader knows another
+    store's listing.
     """
 
     async def read() -> tuple[ListingState, bool, int | None]:
@@ -157,6 +158,8 @@ class TopicFeed:
             await self._context.turn()
 
     async def _read_batch(self, position: Position) -> EncodedBatch:
+        """Return the next batch. All readers at a position share it, so it depends on nothing else of this one."""
+
         async def make() -> EncodedBatch:
             batch = await self._store.topic_step(self._context.origin, self.topic, position)
             events = [self._event("reset", b"{}", batch.position)] if batch.reset else []
@@ -168,7 +171,7 @@ class TopicFeed:
                     name, data = "session", wire.listed_session(event.listed)
                     until_ms = min(until_ms, event.listed.session.expires_ms)
                 events.append(self._event(name, wire.encode(data), event.position))
-            return EncodedBatch(b"".join(events), batch.position, batch.more, until_ms, batch.reset)
+            return EncodedBatch(b"".join(events), batch.position, batch.more, until_ms=until_ms, reset=batch.reset)
 
         key = (self._context.origin, self.topic, position, self._encode)
         return await self._context.service.event_batches.get(key, self._store.now_ms, make, self._context.turn)

@@ -92,7 +92,7 @@ def expiry_s(certificate: Path) -> int:
 
 
 def _fields(der: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield tag and value of each DER field."""
+    """Yield tag and value of each DER field, which OpenSSL has accepted before."""
     at = 0
     while at < len(der):
         tag, size = der[at], der[at + 1]

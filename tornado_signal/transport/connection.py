@@ -221,9 +221,10 @@ class Connection(asyncio.Protocol):
             (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
 
     def _buffer(self, data: bytes) -> None:
-        """Buffer input after an unfinished request. The total of all connections is bounded.
+        """Replace the buffered input after an unfinished request. It is empty if none is left.
 
-        A few small requests are always kept, because they cost no more than the connection itself.
+        If all connections buffer too much, this one is refused with 503: unlike `update`, `record` ends no others. A
+        few small requests are always kept, because they cost no more than the connection itself.
         """
         unfinished = self.state.unfinished
         self._waiting = data

@@ -34,7 +34,10 @@ class Headers(Mapping[str, str]):
             self.sent |= {name: b",".join(values) for name, values in self._repeated.items()}
 
     def with_values(self, values: dict[bytes, str]) -> "Headers":
-        """Return the headers with other values of names that they have, by names in lower case."""
+        """Return the headers with other values of Content-Length, Authorization or Host, which they have.
+
+        No other name: `get` may have kept its value decoded.
+        """
         headers = object.__new__(Headers)
         headers.sent, headers._repeated, headers.replaced = self.sent, self._repeated, values
         headers._decoded = {} if b"host" in values else self._decoded

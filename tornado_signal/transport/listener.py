@@ -110,10 +110,10 @@ class Server:
         return bool(replaceable_connections)
 
     def close_idle(self, chosen: Callable[[str], bool] | None = None) -> bool:
-        """Close the connection that has been idle for longest, and return whether there was one.
+        """Close the connection that has been idle between two requests for longest, and return whether there was one.
 
         With `chosen`, a predicate of the address of the other end, only the `IDLE_SEARCHED` that have been idle for
-        longest are searched, and a tenth of the chosen ones is closed.
+        longest are searched. A tenth of the chosen ones is closed, at least one, so that few new connections search.
         """
         idle = self.state.idle
         if chosen is not None:

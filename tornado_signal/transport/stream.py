@@ -152,9 +152,10 @@ class HTTPStream(httputil.HTTPConnection):
         values = list(headers.get_all())
         names = dict(values)  # normalized by Tornado
         if code == SWITCHING_PROTOCOLS:
-            self.started = self._switching = True
+            self.started = self._switching = True  # sent by `upgrade`, or refused by `finish`
             return self.context.state.done
-        if "Connection" in names or "Transfer-Encoding" in names:  # which are not for a handler to say, but one
+        if "Connection" in names or "Transfer-Encoding" in names:
+            # A handler decides neither, except that `Connection: close` makes its response the last one.
             values = [pair for pair in values if pair[0] not in ("Connection", "Transfer-Encoding")]
             if names.get("Connection", "").lower() == "close":
                 self.keep_alive = False
@@ -182,7 +183,7 @@ class HTTPStream(httputil.HTTPConnection):
         return self.context.send(head + self._framed(chunk))
 
     def respond(self, before: bytes, after: bytes, body: bytes) -> "asyncio.Future[None]":
-        """Send a whole response, and finish it. The method is not HEAD.
+        """Send a whole response, and finish it. The request is complete, not a HEAD, and nothing has been sent.
 
         `before` precedes the value of Content-Length. `after` follows it, without Connection and the last line break.
         """

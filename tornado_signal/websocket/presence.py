@@ -77,7 +77,10 @@ class Presence:
         return self._store.process_id + number.to_bytes(LEASE_BYTES - len(self._store.process_id), "big")
 
     async def reserve(self, holder: Holder) -> None:
-        """Reserve a place for one more offer of a connection, until `begin` or `cancel`."""
+        """Reserve a place for one more offer of a connection, until `begin` or `cancel`, and give it its lease.
+
+        Raise TooMany if there is none.
+        """
         if self._is_full(holder):
             for hold in holder.held[:CHECKED_AT_ONCE]:
                 if not await self._waits_for_answer(hold):
