@@ -412,15 +412,32 @@ def test_slowly_read_connection_is_closed_when_idle(shorten_deadlines, running):
     assert len(response.body) == 33_554_432
 
 
-def test_handlers_have_no_deadline(shorten_deadlines, running):
+@pytest.mark.parametrize(
+    ("sent", "rest", "statuses"),
+    [
+        (WAIT, b"", [200]),
+        (WAIT + numbered_request(1) + b"GET / HTTP/1.1\r\nHo", b"st: a\r\n\r\n", [200, 200, 200]),
+        (WAIT + POST + b"half", b"whole", [200, 200]),
+        (WAIT + WAIT + b"GET / HTTP/1.1\r\nHost\r\n\r\n", b"", [200, 200, 400]),
+    ],
+    ids=["alone", "head after", "body after", "refusal after"],
+)
+def test_handlers_have_no_deadline(shorten_deadlines, running, sent, rest, statuses):
     shorten_deadlines("IDLE_S", "HEAD_S", "BODY_S", "STALLED_S", "LINGER_S", seconds=0.05)
     running.server.state.keep_alive_s = 0.05
     with running.connect() as client:
-        client.sendall(WAIT)
-        time.sleep(0.4)
-        assert len(running.server.state.connections) == 1
-        release(running)
-        assert answers(read_all(client))[0].body == b"released"
+        client.sendall(sent)
+        for number in range(sent.count(WAIT)):
+            until(lambda number=number: len(running.application.waiting) > number)
+            time.sleep(0.4)
+            assert len(running.server.state.connections) == 1
+            if rest:
+                shorten_deadlines("HEAD_S", "BODY_S", seconds=PATIENCE_S)
+                client.sendall(rest)
+            release(running, number)
+        responses = answers(read_all(client))
+    assert responses[0].body == b"released"
+    assert [response.status for response in responses] == statuses
 
 
 @on_both_loops

@@ -351,16 +351,20 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _set_deadline(self) -> None:
-        """Set the deadline of the next input or read by the client, or none while it waits for a handler."""
+        """Set the deadline of the next input or read by the client, or none while it waits for a handler.
+
+        Reading pauses during a second request until the first one is answered. So its head or body has no deadline.
+        """
+        streams, in_head = self._streams, self._parser.in_head
         if self._drained is not None:
             self._wait_for_reader(STALLED_S)
         elif self.delegate_work is not None or (
-            self._streams and self._streams[-1].complete and not self._parser.in_head
+            streams and ((streams[-1].complete and not in_head) or len(streams) > 1 or self._reject_status)
         ):
             self.deadline_s = 0.0
         else:
-            body_s = self._streams and (self._streams[-1].body_timeout_s or BODY_S)
-            seconds = HEAD_S if self._parser.in_head else body_s or self.state.keep_alive_s
+            body_s = streams and (streams[-1].body_timeout_s or BODY_S)
+            seconds = HEAD_S if in_head else body_s or self.state.keep_alive_s
             self.deadline_s = self.state.loop.time() + seconds
 
     def _wait_for_reader(self, seconds: float) -> None:
