@@ -11,6 +11,7 @@ from tornado_signal.session import Answer, Position, Side
 from tornado_signal.stores.leveldb import layout, memory, records, session_table
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.check import flaws
+from tornado_signal.stores.leveldb.database import Group
 
 ORIGIN = "https://one.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
@@ -288,6 +289,23 @@ async def test_leveldb_errors_are_unavailable_and_defects_propagate(
     await until(lambda: store.available)
     await asked()
     assert sum("bad block" in record.getMessage() for record in caplog.records) == (not defect)
+
+
+@pytest.mark.parametrize("reached_disk", [False, True])
+async def test_failed_write_raises_unavailable_and_its_change_may_exist(store, one, monkeypatch, until, reached_disk):
+    write = Group.write
+
+    def failing(group):
+        if reached_disk:
+            write(group)
+        raise OSError("the disk fails")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Group, "write", failing)
+        with pytest.raises(Unavailable):
+            await one.create()
+        await until(lambda: store.available)
+    assert len(await one.codes()) == reached_disk
 
 
 async def test_future_or_forgotten_position_is_refused(store, one, monkeypatch):

@@ -71,7 +71,8 @@ class LevelDBStore(SessionTable):
 
     Every operation has an origin and sees only the sessions of that origin. Acknowledged changes are never lost: with
     the durability `fsync` they are on disk, with `os` the operating system has them. An operation that raises has
-    changed nothing. An engine raises only `errors`, and `Unavailable` from any operation while it cannot serve.
+    changed nothing. Only after `Unavailable` its change may exist, because the result of a failed write is unknown. An
+    engine raises only `errors`, and `Unavailable` from any operation while it cannot serve.
 
     Times are those of the store's own clock, which never is before the newest session. Secrets are passed as hashes. A
     code has 16 bytes. SessionNotFound means that a session does not exist, has expired, or is another origin's. It is
