@@ -137,7 +137,13 @@ class DatabaseInUse(DatabaseError):
 
 
 class DamagedDatabase(DatabaseError):
-    """The database in the data directory is damaged."""
+    """The database in the data directory is damaged. `damage` says where and how, without the advice."""
+
+    def __init__(self, damage: str) -> None:
+        super().__init__(
+            f"{damage}; stop the server and move the directory away, or serve with --start-empty-if-damaged"
+        )
+        self.damage = damage
 
 
 class DamagedListing(Exception):

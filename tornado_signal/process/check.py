@@ -96,7 +96,7 @@ async def _check_store(settings: Settings) -> str:
     except DamagedDatabase as error:
         if not settings.start_empty_if_damaged:
             raise
-        log.warning("%s; the server will move it aside and start empty", error)
+        log.warning("%s; the server will move it aside and start empty", error.damage)
         return "damaged"
     counts = await store.counts()
     await store.close()

@@ -115,6 +115,7 @@ def test_damage_is_refused_or_replaced_by_an_empty_database(by, path, caplog):
     (kept,) = [each for each in path.parent.iterdir() if each != path]
     assert record.levelname == "ERROR"
     assert f"it is kept in {kept}" in record.getMessage()
+    assert "--start-empty-if-damaged" not in record.getMessage()  # an advice that is not needed
     assert (kept / "LOCK").exists()
 
 

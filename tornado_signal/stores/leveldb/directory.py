@@ -135,7 +135,7 @@ def open_sound(path: Path, load: Callable[[Any], T], *, start_empty: bool = Fals
     except DamagedDatabase as error:
         if not start_empty:
             raise
-        log.error("%s; it is kept in %s, and the service starts empty", error, set_aside(path))
+        log.error("%s; it is kept in %s, and the service starts empty", error.damage, set_aside(path))
         return open_sound(path, load)
 
 
@@ -163,10 +163,7 @@ def unusable(path: Path, error: Exception) -> DatabaseError:
     # A table that has lost its content cannot be mapped into memory.
     emptied = isinstance(error, plyvel.IOError) and ".ldb: Invalid argument" in message
     if emptied or isinstance(error, plyvel.CorruptionError | DamagedListing):
-        return DamagedDatabase(
-            f"the database in {path} is damaged ({message}); stop the server and move the directory away, or serve "
-            "with --start-empty-if-damaged"
-        )
+        return DamagedDatabase(f"the database in {path} is damaged ({message})")
     where = f"cannot open the database in {path}"
     if isinstance(error, FileExistsError | NotADirectoryError):
         return DatabaseError(f"{where}: a file is in the way; name a directory with --data-dir")
