@@ -14,7 +14,7 @@ from support.command import run
 from support.service import NOW_MS
 from support.waiting import until
 
-from tornado_signal.errors import OperatorError
+from tornado_signal.errors import IncompleteSettings, OperatorError
 from tornado_signal.outgoing import endpoint, turn
 from tornado_signal.outgoing.turn import Refresher, make_provider
 from tornado_signal.service import ice
@@ -270,6 +270,7 @@ def test_unusable_setting_is_refused_and_the_secret_not_shown(named, secret, mes
     with pytest.raises(OperatorError, match=message) as caught:
         make_provider(settings)
     assert not secret or secret not in str(caught.value)
+    assert caught.type is (IncompleteSettings if " needs " in message else OperatorError)
 
 
 def test_urls_of_the_settings_are_those_of_providers():

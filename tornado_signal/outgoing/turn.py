@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
-from ..errors import OperatorError
+from ..errors import IncompleteSettings, OperatorError
 from ..service.ice import IceServer, ProvidedServers, parse_server
 from ..service.service import Service
 from ..settings.settings import Settings
@@ -117,10 +117,10 @@ def make_provider(settings: Settings) -> Provider | None:
     path, named = settings.turn_provider_secret_file, settings.turn_provider
     if named is None:
         if path is not None:
-            raise OperatorError("--turn-provider-secret-file needs --turn-provider")
+            raise IncompleteSettings("--turn-provider-secret-file needs --turn-provider")
         return None
     if path is None:
-        raise OperatorError("--turn-provider needs --turn-provider-secret-file")
+        raise IncompleteSettings("--turn-provider needs --turn-provider-secret-file")
     secret = read_secret(path, "--turn-provider-secret-file")
     kind, _, name = named.partition(":")
     form = FORMS.get(kind, OWN)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ..errors import OperatorError
+from ..errors import IncompleteSettings, OperatorError
 from ..settings.settings import SETTINGS, Settings
 from ..settings.value_types import VariableSecret
 
@@ -68,10 +68,10 @@ def webhook_key(settings: Settings) -> bytes:
     path = settings.webhook_secret_file
     if path is None:
         if settings.webhook_url is not None:
-            raise OperatorError(f"--webhook-url needs --webhook-secret-file; {_NEW_WEBHOOK_SECRET}")
+            raise IncompleteSettings(f"--webhook-url needs --webhook-secret-file; {_NEW_WEBHOOK_SECRET}")
         return b""
     if settings.webhook_url is None:
-        raise OperatorError("--webhook-secret-file needs --webhook-url")
+        raise IncompleteSettings("--webhook-secret-file needs --webhook-url")
     secret = read_secret(path, "--webhook-secret-file")
     try:
         if not secret.startswith(_WEBHOOK_PREFIX):
