@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from tornado_signal.__main__ import make_parser
+from tornado_signal.errors import OperatorError
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import REPLACED, SETTINGS, Settings
 from tornado_signal.settings.sources import CONFIG_VARIABLE, NEEDS, ConfigError, load
+from tornado_signal.system.secrets import admin_token, redis_passwords, webhook_key
 
 SECRETS = "admin_token_file redis_password_file redis_sentinel_password_file turn_secret_file "
 SECRETS += "turn_provider_secret_file webhook_secret_file"
@@ -422,3 +424,26 @@ def test_environment_variable_can_hold_a_secret_and_no_text_shows_it(name, varia
     assert both.startswith(f"environment variable {path} = 'path': expected to be absent, or ")
     assert "hidden" not in str(config_error(env={variable + "S": "hidden"}))
     assert {each.name for each in SETTINGS if each.secret_variable} == {*SECRET_VARIABLES}
+
+
+@pytest.mark.parametrize(
+    ("content", "password"), [(b"pass word", "pass word"), (b"p\n", "p"), (b"p\r\n", "p"), ("ä ".encode(), "ä ")]
+)
+def test_password_of_redis_is_the_content_without_the_end_of_the_line(content, password, tmp_path):
+    path = tmp_path / "password"
+    path.write_bytes(content)
+    assert redis_passwords(Settings(redis_password_file=path)) == (password, None)
+    assert redis_passwords(Settings(redis_sentinel_password_file=path)) == (None, password)
+
+
+@pytest.mark.parametrize(("content", "reason"), [(b"", "is empty"), (b"\r\n", "is empty"), (b"\xff", "can't decode")])
+def test_unusable_password_of_redis_is_refused(content, reason, tmp_path):
+    path = tmp_path / "password"
+    path.write_bytes(content)
+    for name in ("redis_password_file", "redis_sentinel_password_file"):
+        with pytest.raises(OperatorError, match=f"--{name.replace('_', '-')} {path}.*{reason}"):
+            redis_passwords(Settings(**{name: path}))
+
+
+def test_without_files_there_are_no_secrets():
+    assert (admin_token(Settings()), webhook_key(Settings()), redis_passwords(Settings())) == (b"", b"", (None, None))

@@ -90,9 +90,12 @@ def _read_password(path: Path | VariableSecret | None, flag: str) -> str | None:
     if path is None:
         return None
     try:
-        return read_bounded(path, flag).decode().rstrip("\n")
+        password = read_bounded(path, flag).decode().rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise OperatorError(f"{flag} {path}: {error}") from error
+    if not password:
+        raise OperatorError(f"{flag} {path} is empty; omit it if there is no password")
+    return password
 
 
 def warn_of_readable_secrets(settings: Settings) -> None:
