@@ -408,3 +408,43 @@ async def test_full_disk_cancels_the_transfer(monkeypatch):
         await read()
     assert 0 < received <= MIB
     assert channel.sent == ['{"accept": true}', '{"cancel": "cancelled"}']
+
+
+def outgoing(content):
+    """Return a channel, its listeners and the task that sends a file over it."""
+    channel = Channel()
+    file = files.OutgoingFile(SimpleNamespace(createDataChannel=lambda *arguments, **options: channel))
+    return channel, channel.listeners, asyncio.ensure_future(file.send(content, "a file", lambda sent: None))
+
+
+def receive_too_early(channel, handlers):
+    handlers["message"]('{"received": true}')
+
+
+def begin_to_close(channel, handlers):
+    """The other side closes the channel, which emits an event later."""
+    channel.open, channel.readyState = False, "closing"
+    channel.flush()
+
+
+@pytest.mark.parametrize("misbehave", [receive_too_early, begin_to_close])
+async def test_receiver_that_breaks_the_protocol_is_an_error_of_the_sender(misbehave):
+    channel, handlers, sending = outgoing(bytes(4 * MIB))
+    await asyncio.sleep(0)
+    handlers["message"]('{"accept": true}')
+    while channel.bufferedAmount < MIB:  # noqa: ASYNC110 (a thread reads the file)
+        await asyncio.sleep(0)
+    misbehave(channel, handlers)
+    with pytest.raises(SignalError) as caught:
+        await asyncio.wait_for(sending, 20)
+    assert caught.value.code == "file-interrupted"
+    assert channel.readyState == "closed"
+
+
+async def test_empty_file_is_accepted_and_received_at_once():
+    channel, handlers, sending = outgoing(b"")
+    await asyncio.sleep(0)
+    handlers["message"]('{"accept": true}')
+    handlers["message"]('{"received": true}')
+    await sending
+    assert channel.readyState == "closed"

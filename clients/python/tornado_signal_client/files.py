@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import math
 import mimetypes
 import os
 import re
@@ -180,6 +181,7 @@ class OutgoingFile:
         self._channel.bufferedAmountLowThreshold = BUFFER // 2
         self._changed = asyncio.Event()
         self._accepted = self._received = False
+        self._unsent: float = math.inf  # bytes
         self._error: SignalError | None = None
         self._channel.on("open", self._changed.set)
         self._channel.on("bufferedamountlow", self._changed.set)
@@ -202,19 +204,21 @@ class OutgoingFile:
 
     async def _send(self, file: BinaryIO, size: int, name: str, on_progress: Callable[[int], None]) -> None:
         await self._wait(lambda: self._channel.readyState == "open")
+        self._unsent = size
         _send_control(self._channel, name=name, type=mimetypes.guess_type(name)[0] or "", size=size)
         await self._wait(lambda: self._accepted)
-        sent = 0
-        while sent < size:
-            block = await asyncio.to_thread(file.read, min(READ, size - sent))
+        while self._unsent:
+            block = await asyncio.to_thread(file.read, min(READ, self._unsent))
             if not block:
                 raise OSError("the file has become shorter")
             for start in range(0, len(block), CHUNK):
                 await self._wait(lambda: self._channel.bufferedAmount < BUFFER)
                 chunk = block[start : start + CHUNK]
+                if self._channel.readyState != "open":  # the other side is closing it
+                    raise _failure("interrupted")
                 self._channel.send(chunk)
-                sent += len(chunk)
-                on_progress(sent)
+                self._unsent -= len(chunk)
+                on_progress(size - self._unsent)
         await self._wait(lambda: self._received)
 
     async def _wait(self, condition: Callable[[], bool]) -> None:
@@ -227,11 +231,14 @@ class OutgoingFile:
     def _on_message(self, data: str | bytes) -> None:
         fields = checked(parse_object(data), Control) or {}
         self._accepted = self._accepted or bool(fields.get("accept"))
-        self._received = self._received or bool(fields.get("received"))
-        if self._received or fields.get("cancel"):
-            self._channel.close()
         if fields.get("cancel"):
             self._fail(_failure("refused" if fields["cancel"] == "refused" else "cancelled"))
+        elif fields.get("received") and self._unsent:
+            self._fail(_failure("interrupted"))
+        elif fields.get("received"):
+            self._received = True
+        if self._received or self._error:
+            self._channel.close()
         self._changed.set()
 
     def _fail(self, error: SignalError) -> None:
