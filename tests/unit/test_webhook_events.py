@@ -107,11 +107,24 @@ def test_full_queue_drops_the_newest_and_the_next_batches_say_so(queue, metrics,
     assert queue.take().dropped == 0
 
 
+@pytest.fixture(params=["UTC0", "JST-9", "PET5"])
+def local_time(request, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", request.param)
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("local_time")
 def test_retry_after_is_a_number_of_seconds_or_a_date():
     now_s = time.time()
     assert [parse_retry_after(text) for text in ("0", "7", "", "soon", "-1", "1.5", "٣")] == [0, 7, 0, 0, 0, 0, 0]
-    assert 1000 < parse_retry_after(email.utils.formatdate(now_s + 3600, usegmt=True)) <= 3600
-    assert parse_retry_after(email.utils.formatdate(now_s - 3600, usegmt=True)) == 0
+    for form in ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %e %H:%M:%S %Y"):
+        assert 1000 < parse_retry_after(time.strftime(form, time.gmtime(now_s + 3600))) <= 3600, form
+        assert parse_retry_after(time.strftime(form, time.gmtime(now_s - 3600))) == 0
+    assert 1000 < parse_retry_after(email.utils.formatdate(now_s + 3600)) <= 3600  # with -0000
+    assert parse_retry_after("Mon, 01 Jan 0001 00:00:00 +0100") == 0
     assert parse_retry_after("9" * 5000) < 1e9
 
 

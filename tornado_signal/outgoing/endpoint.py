@@ -1,5 +1,6 @@
 """Requests to HTTP servers that the operator names, bounded in time and size."""
 
+import calendar
 import email.utils
 import ssl
 import time
@@ -77,6 +78,7 @@ def parse_retry_after(text: str) -> float:
     if text.isdecimal() and text.isascii():
         return float(text[:9])  # bounded; 30 years are enough
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+        # A date without a time zone is one of UTC, as in the form of C's asctime.
+        return max(0.0, calendar.timegm(email.utils.parsedate_to_datetime(text).utctimetuple()) - time.time())
     except (ValueError, OverflowError):
         return 0.0
