@@ -284,6 +284,21 @@ async def test_idempotent_requests_are_retried_after_a_lost_connection():
 
 
 @pytest.mark.parametrize(
+    "response",
+    [b"", *(b"HTTP/1.1 %d x\r\nContent-Length: 0\r\n\r\n" % status for status in (502, 504))],
+    ids=["broken", 502, 504],
+)
+async def test_offer_goes_to_the_next_server_and_is_repeated_after_a_status_of_a_proxy(response, service):
+    next_url = f"http://127.0.0.1:{service.port}"
+    async with listening_server(response) as url, SignalClient([url, next_url], ORIGIN) as client:
+        if not response:
+            with pytest.raises(Unreachable):
+                await client.offer("lobby", "i", "may be listed")
+        code = await client.offer("lobby", "i", "o")
+        assert [session["code"] for session in await service.sessions()] == [code]
+
+
+@pytest.mark.parametrize(
     ("data", "status", "text", "retry_after_s"),
     [
         (b"502 Bad Gateway\r\nContent-Length: 6\r\n\r\n<html>", 502, "Bad Gateway", None),

@@ -148,7 +148,8 @@ class SignalClient(Servers):
     ) -> Token:
         """Send POST /:topic/offer and return the session's code.
 
-        The request is not repeated after the connection breaks, because the offer could be published twice.
+        The request is not repeated after the connection breaks, because the offer could be published twice. It is
+        repeated after 502, 503 and 504 (docs/decisions.md#repeated-offers).
 
         With `hold` the offer exists until it is answered or withdrawn, or this client is closed. The WebSocket holds
         it, so that it is withdrawn soon after this process exits (docs/websocket-api.md#held-offers). Without a

@@ -128,7 +128,7 @@ class Servers(Closable):
             fields: the parameters. Those without a value are omitted.
             at: the only server that can respond, or None for any.
             any_server: whether to try the next server after a 404.
-            once: whether a server must not receive the request twice.
+            once: whether the request is not repeated after a connection broke, because the server may have received it.
         """
 
         def may_repeat(error: SignalError) -> bool:
@@ -154,13 +154,19 @@ class Servers(Closable):
     async def _use_first(
         self, at: str | None, use: Callable[[str], Awaitable[T]], may_pass: Callable[[SignalError], bool]
     ) -> T:
-        """Use the first server that works. After an error for which `may_pass` is true, the next one is tried."""
+        """Use the first server that works. After an error for which `may_pass` is true, the next one is tried.
+
+        A server that does not work is tried last from then on.
+        """
         self._life.check()
         last_error: SignalError | None = None
         for server in [at] if at else list(self._urls):
             try:
                 result = await use(server)
             except SignalError as error:
+                if error.retryable and at is None:
+                    self._urls.remove(server)
+                    self._urls.append(server)
                 if not may_pass(error):
                     raise
                 last_error = error if error.retryable else last_error or error
