@@ -13,7 +13,7 @@ from support.bare_server import BareServer
 from support.service import NOT_FOUND, ORIGIN
 from support.waiting import output, run_command
 
-from tornado_signal_client import Event, SignalClient, SignalError
+from tornado_signal_client import Event, SignalClient, SignalError, http
 from tornado_signal_client.api import topic_of
 from tornado_signal_client.errors import Unreachable
 from tornado_signal_client.tasks import back_off_s
@@ -313,6 +313,18 @@ async def test_foreign_response_is_an_api_error(data, status, text, retry_after_
         with pytest.raises(SignalError) as caught:
             await client.version()
         assert (caught.value.status, caught.value.text, caught.value.retry_after_s) == (status, text, retry_after_s)
+
+
+@pytest.mark.parametrize("zone", ["JST-9", "PET5"])
+def test_retry_after_date_without_a_time_zone_is_one_of_utc(zone, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        date = time.gmtime(time.time() + 3600)
+        forms = "%a %b %e %T %Y", "%a, %d %b %Y %T -0000"
+        pauses_s = [http._retry_after_s(time.strftime(form, date)) for form in forms]
+    time.tzset()
+    assert all(3000 < pause_s <= 3600 for pause_s in pauses_s)
 
 
 @pytest.mark.parametrize("websocket", [True, False])

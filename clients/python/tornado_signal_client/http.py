@@ -1,6 +1,7 @@
 """The client's requests over HTTP."""
 
 import asyncio
+import calendar
 import contextlib
 import email.utils
 import ipaddress
@@ -259,6 +260,7 @@ def _retry_after_s(value: str | None) -> float | None:
     if value.isascii() and value.isdigit():
         return float(value)
     try:
-        return email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        # A date without a time zone is one of UTC, as in the form of C's asctime.
+        return calendar.timegm(email.utils.parsedate_to_datetime(value).utctimetuple()) - time.time()
     except (ValueError, OverflowError):
         return None
