@@ -128,10 +128,6 @@ class OperatorError(Exception):
     """An error that the operator can fix. The message says what is wrong, where, and what to do. Exit status 1."""
 
 
-class IncompleteSettings(OperatorError):
-    """A setting needs another one, which is not set. Exit status 2, as for other wrong settings."""
-
-
 class DatabaseError(OperatorError):
     """The data directory cannot be opened, or holds no usable database of tornado-signal."""
 

@@ -110,8 +110,8 @@ BAD = {
     "allowed_origin = 'any'": "signal.toml, key allowed_origin = 'any': expected the name of a setting",
     "max_offer = 'much'": "key max_offer = 'much': expected a whole number",
     "max_offer =": "--config = 'signal.toml': expected a TOML file",
-    "turn_servers = 'turn:turn.example.com'": "--turn-servers needs --turn-secret-file",
-    "tls_key = 'key.pem'": "--tls-key = 'key.pem': expected --tls-certificate to be set as well",
+    "turn_servers = 'turn:turn.example.com'": "--turn-servers = '…': expected --turn-secret-file to be set as well",
+    "tls_key = 'key.pem'": "--tls-key = '…': expected --tls-certificate to be set as well",
 }
 
 

@@ -12,7 +12,7 @@ from tornado_signal.errors import OperatorError
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import REPLACED, SETTINGS, Settings
 from tornado_signal.settings.sources import CONFIG_VARIABLE, NEEDS, ConfigError, load
-from tornado_signal.system.secrets import admin_token, redis_passwords, webhook_key
+from tornado_signal.system.secrets import admin_token, redis_passwords
 
 SECRETS = "admin_token_file redis_password_file redis_sentinel_password_file turn_secret_file "
 SECRETS += "turn_provider_secret_file webhook_secret_file"
@@ -34,6 +34,12 @@ REQUIRED_WITH = {
     "admin_address": {"admin_port": 3001},
     **{name: {"auth_keys": Path("beside")} for name in ("auth_issuer", "auth_audience", "auth_anonymous")},
     **{name: {"redis_sentinel": "beside"} for name in ("redis_sentinel_user", "redis_sentinel_password_file")},
+    "turn_servers": {"turn_secret_file": Path("beside")},
+    "turn_secret_file": {"turn_servers": ("turn:beside",)},
+    "turn_provider": {"turn_provider_secret_file": Path("beside")},
+    "turn_provider_secret_file": {"turn_provider": "twilio:beside"},
+    "webhook_url": {"webhook_secret_file": Path("beside")},
+    "webhook_secret_file": {"webhook_url": "http://beside"},
 }
 
 TABLE = {}
@@ -211,17 +217,23 @@ def test_defaults_are_the_documented_ones_and_every_field_is_a_setting_of_the_ta
     assert [field.name for field in dataclasses.fields(Settings)] == ["sources", *BY_NAME]
     assert TABLE.keys() == BY_NAME.keys()
     assert all(values and refused for values, refused in TABLE.values())
+    assert NEEDS.keys() == REQUIRED_WITH.keys() - {"store", "durability", "workers"}
     with pytest.raises(dataclasses.FrozenInstanceError):
         settings.port = 1
+
+
+def required_environment(name):
+    values = REQUIRED_WITH.get(name, {}).items()
+    return {BY_NAME[other].variable: value[0] if type(value) is tuple else str(value) for other, value in values}
 
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_every_source_yields_the_same_value(name, toml):
     setting = BY_NAME[name]
     for text, value in TABLE[name][0].items():
-        required = REQUIRED_WITH.get(name, {}) if value is not None else {}
+        required = REQUIRED_WITH.get(name, {}) if value not in (None, ()) else {}
         expected = dataclasses.replace(Settings(), **{name: value}, **required)
-        env = {BY_NAME[other].variable: str(path) for other, path in required.items()}
+        env = required_environment(name) if required else {}
         assert load_settings(setting.flag, text, env=env) == expected
         assert load_settings(env=env | {setting.variable: text}) == expected
         for form in toml_forms(setting, text, value):
@@ -257,15 +269,16 @@ def test_setting_without_an_effect_is_refused(name, toml):
     setting, needed = BY_NAME[name], BY_NAME[NEEDS[name]]
     text, value = next((text, value) for text, value in TABLE[name][0].items() if value)
     off, needed_text = ("off" if needed.name == "admin_port" else "none"), next(reversed(TABLE[needed.name][0]))
-    shown = value if isinstance(value, tuple) else str(value)
     path = toml(f"{name} = '{text}'\n")
     for argv, env in [([setting.flag, text], {}), ([], {setting.variable: text}), (["--config", path], {})]:
         with_other = env | {needed.variable: needed_text}
         assert getattr(load_settings(*argv, env=with_other), name) == value
         for error in (config_error(*argv, env=env), config_error(*argv, needed.flag, off, env=with_other)):
-            assert str(error) == f"{setting.flag} = {shown!r}: expected {needed.flag} to be set as well"
+            assert str(error) == f"{setting.flag} = '…': expected {needed.flag} to be set as well"
     assert load_settings("--admin-address", "127.0.0.1", "--admin-port", "off")  # a default
     assert load_settings("--auth-audience", "none", "--redis-sentinel-user", "none")
+    # A command knows only some flags of the server, which can have the needed one.
+    assert load(PARSER.parse_args(["health"]), {setting.variable: text} if name[:4] != "tls_" else {})
 
 
 @pytest.mark.parametrize("name", ["start_empty_if_damaged", "access_log"])
@@ -415,7 +428,7 @@ def test_removed_setting_is_refused_with_its_replacement(old, new, toml, capsys)
 
 @pytest.mark.parametrize(("name", "variable"), SECRET_VARIABLES.items())
 def test_environment_variable_can_hold_a_secret_and_no_text_shows_it(name, variable):
-    settings = load_settings(env={variable: "hidden", "TORNADO_SIGNAL_REDIS_SENTINEL": "primary"})
+    settings = load_settings(env={variable: "hidden", **required_environment(name)})
     assert getattr(settings, name).content == b"hidden"
     assert "hidden" not in repr(settings)
     assert str(getattr(settings, name)) == f"environment variable {variable}"
@@ -446,4 +459,4 @@ def test_unusable_password_of_redis_is_refused(content, reason, tmp_path):
 
 
 def test_without_files_there_are_no_secrets():
-    assert (admin_token(Settings()), webhook_key(Settings()), redis_passwords(Settings())) == (b"", b"", (None, None))
+    assert (admin_token(Settings()), redis_passwords(Settings())) == (b"", (None, None))

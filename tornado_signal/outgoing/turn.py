@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
-from ..errors import IncompleteSettings, OperatorError
+from ..errors import OperatorError
 from ..service.ice import IceServer, ProvidedServers, parse_server
 from ..service.service import Service
 from ..settings.settings import Settings
@@ -115,12 +115,8 @@ class Provider:
 def make_provider(settings: Settings) -> Provider | None:
     """Return the configured provider, or None. Needs a running event loop."""
     path, named = settings.turn_provider_secret_file, settings.turn_provider
-    if named is None:
-        if path is not None:
-            raise IncompleteSettings("--turn-provider-secret-file needs --turn-provider")
+    if named is None or path is None:  # settings have both or none
         return None
-    if path is None:
-        raise IncompleteSettings("--turn-provider needs --turn-provider-secret-file")
     secret = read_secret(path, "--turn-provider-secret-file")
     kind, _, name = named.partition(":")
     form = FORMS.get(kind, OWN)

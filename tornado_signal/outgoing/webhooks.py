@@ -55,8 +55,8 @@ class Target:
 
 def make_target(settings: Settings) -> Target | None:
     """Return the configured receiver, or None if webhooks are off. Needs a running event loop."""
-    key, url = webhook_key(settings), settings.webhook_url
-    return None if url is None else Target(make_endpoint(url), key)
+    url, path = settings.webhook_url, settings.webhook_secret_file
+    return None if url is None or path is None else Target(make_endpoint(url), webhook_key(path))
 
 
 def warn_of_unencrypted_events(settings: Settings) -> None:

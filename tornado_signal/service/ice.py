@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypedDict, TypeGuard
 
-from ..errors import IncompleteSettings
 from ..settings.settings import Settings
 from ..settings.value_types import STUN, TURN
 from ..system.secrets import read_secret
@@ -101,9 +100,5 @@ class IceServers:
 def read_ice_servers(settings: Settings) -> IceServers:
     """Return the configured servers. Read the secret from its file."""
     path = settings.turn_secret_file
-    if settings.turn_servers and path is None:
-        raise IncompleteSettings("--turn-servers needs --turn-secret-file")
-    if path is not None and not settings.turn_servers:
-        raise IncompleteSettings("--turn-secret-file needs --turn-servers")
     secret = b"" if path is None else read_secret(path, "--turn-secret-file")
     return IceServers(settings.stun_servers, settings.turn_servers, secret, settings.turn_ttl_s)

@@ -66,8 +66,10 @@ def add_settings(parser: argparse.ArgumentParser, names: Collection[str]) -> Non
     """Add `--config` and a flag for each of the named settings.
 
     The other settings have no flag, only an environment variable and a key in the file. An invalid flag is a usage
-    error (exit status 2). A flag that is not given has no attribute in the namespace.
+    error (exit status 2). A flag that is not given has no attribute in the namespace, which has `names` as
+    `settings`.
     """
+    parser.set_defaults(settings=names)
     parser.add_argument(
         "--config",
         metavar="FILE",

@@ -32,8 +32,14 @@ NEEDS: Final = {
     "auth_anonymous": "auth_keys",
     "redis_sentinel_user": "redis_sentinel",
     "redis_sentinel_password_file": "redis_sentinel",
+    "turn_servers": "turn_secret_file",
+    "turn_secret_file": "turn_servers",
+    "turn_provider": "turn_provider_secret_file",
+    "turn_provider_secret_file": "turn_provider",
+    "webhook_url": "webhook_secret_file",
+    "webhook_secret_file": "webhook_url",
 }
-"""Settings without an effect unless another one is set. The operator would take them for in force."""
+"""Settings that need another one. The operator would take them for in force without it."""
 
 
 class ConfigError(ValueError):
@@ -48,7 +54,7 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     """Determine the value of each setting from flags, environment and file.
 
     The namespace is from a parser with the flags of `add_settings`. Raise ConfigError for an unknown name, an invalid
-    value, an unreadable file, or a missing one of two settings that need each other.
+    value, an unreadable file, or a missing setting that another one of this command needs.
     """
     variables = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
     path = variables.pop(CONFIG_VARIABLE, None)
@@ -76,11 +82,12 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
         raise ConfigError("--workers", settings.workers, "1, or --store redis")
     defaults = Settings()
     for name, other in NEEDS.items():
+        if name not in namespace.settings:
+            continue
         value = getattr(settings, name)
         explicit = name in settings.sources and (other not in settings.sources or value != getattr(defaults, name))
-        if explicit and value and getattr(settings, other) in (None, ""):
-            shown = value if isinstance(value, tuple) else str(value)
-            raise ConfigError(_flag(name), shown, f"{_flag(other)} to be set as well")
+        if explicit and value and getattr(settings, other) in (None, "", ()):
+            raise ConfigError(_flag(name), "…", f"{_flag(other)} to be set as well")  # a URL can contain a secret
     return settings
 
 

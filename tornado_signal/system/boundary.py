@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Callable
 
-from ..errors import IncompleteSettings, OperatorError
+from ..errors import OperatorError
 from ..settings.sources import ConfigError
 from . import logs
 
@@ -19,7 +19,7 @@ def guarded(command: Callable[[], None]) -> int:
         command()
     except (ConfigError, OperatorError) as error:
         logs.report_error(error)
-        return USAGE if isinstance(error, ConfigError | IncompleteSettings) else OPERATOR
+        return USAGE if isinstance(error, ConfigError) else OPERATOR
     except KeyboardInterrupt:
         print("tornado-signal: interrupted", file=sys.stderr)
         return OPERATOR

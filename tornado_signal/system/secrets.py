@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ..errors import IncompleteSettings, OperatorError
+from ..errors import OperatorError
 from ..settings.settings import SETTINGS, Settings
 from ..settings.value_types import VariableSecret
 
@@ -35,7 +35,6 @@ def read_bounded(path: Path | VariableSecret, flag: str) -> bytes:
 
 
 _WEBHOOK_PREFIX: Final = b"whsec_"
-_NEW_WEBHOOK_SECRET: Final = 'echo "whsec_$(openssl rand -base64 32)" makes one'
 
 
 def read_secret(path: Path | VariableSecret, flag: str, min_bytes: int = MIN_BYTES) -> bytes:
@@ -63,15 +62,8 @@ def redis_passwords(settings: Settings) -> tuple[str | None, str | None]:
     )
 
 
-def webhook_key(settings: Settings) -> bytes:
-    """Return the key that signs webhooks. Empty if there are no webhooks."""
-    path = settings.webhook_secret_file
-    if path is None:
-        if settings.webhook_url is not None:
-            raise IncompleteSettings(f"--webhook-url needs --webhook-secret-file; {_NEW_WEBHOOK_SECRET}")
-        return b""
-    if settings.webhook_url is None:
-        raise IncompleteSettings("--webhook-secret-file needs --webhook-url")
+def webhook_key(path: Path | VariableSecret) -> bytes:
+    """Return the key that signs webhooks."""
     secret = read_secret(path, "--webhook-secret-file")
     try:
         if not secret.startswith(_WEBHOOK_PREFIX):
@@ -81,7 +73,8 @@ def webhook_key(settings: Settings) -> bytes:
             raise ValueError
     except ValueError:
         raise OperatorError(
-            f"--webhook-secret-file {path} must hold whsec_ and the base64 of 24 to 64 bytes; {_NEW_WEBHOOK_SECRET}"
+            f"--webhook-secret-file {path} must hold whsec_ and the base64 of 24 to 64 bytes; "
+            'echo "whsec_$(openssl rand -base64 32)" makes one'
         ) from None
     return key
 
