@@ -440,6 +440,24 @@ def test_handlers_have_no_deadline(shorten_deadlines, running, sent, rest, statu
     assert [response.status for response in responses] == statuses
 
 
+@pytest.mark.parametrize("chosen", [None, lambda address: address == "127.0.0.1"], ids=["all", "address"])
+def test_silent_connection_is_replaceable_when_its_request_is_overdue(shorten_deadlines, running, chosen):
+    def close_idle():
+        return running.call(running.server.close_idle, chosen)
+
+    with running.connect() as new, running.connect() as begun:
+        begun.sendall(b"G")
+        until(lambda: sorted(each.idle for each in running.server.state.connections) == [False, True])
+        shorten_deadlines("HEAD_S")
+        with running.connect() as silent:
+            until(close_idle)
+            assert read_all(silent) == b""
+        assert not close_idle()
+        for number, (client, rest) in enumerate([(begun, 1), (new, 0)]):
+            client.sendall(numbered_request(number, CLOSE)[rest:])
+            assert paths(answers(read_all(client))) == [number]
+
+
 @on_both_loops
 def test_stopping_server_completes_requests_until_the_time_limit(running):
     with contextlib.ExitStack() as stack:

@@ -139,7 +139,7 @@ async def shrink_budget(count):
 def transport_state(count):
     state = ServerState(None, None)
     state.connections = {Connection(number) for number in range(count)}
-    state.idle = OrderedDict.fromkeys(state.connections)
+    state.idle = OrderedDict.fromkeys(state.connections, 0.0)
     return state
 
 

@@ -117,6 +117,8 @@ class Connection(asyncio.Protocol):
             self.abort()
         elif self._admission.reject_status:
             self.state.loop.call_later(REJECT_S, self.abort)
+        else:
+            self.state.idle[self] = now_s + HEAD_S
         if self.state.stopping:
             self.close()
 
@@ -308,7 +310,7 @@ class Connection(asyncio.Protocol):
         if more or self._reject_status:
             self.state.loop.call_soon(self.data_received)
         else:
-            self.state.idle[self] = None
+            self.state.idle[self] = 0.0  # replaceable at once
         self._set_deadline()
 
     def hand_over(self, head: bytes, make: MakeProtocol) -> bool:

@@ -33,7 +33,7 @@ ACCEPT_STEP: Final = 64  # TLS connections accepted per event-loop iteration
 BURST_STEP: Final = 16  # others, in addition to the one that the event loop accepts
 DEADLINES_STEP: Final = 50  # expired deadlines handled per event-loop iteration
 CLOSE_STEP: Final = 100  # connections closed per event-loop iteration, if they are idle
-IDLE_SEARCHED: Final = 500  # idle connections, for those of one address: a client can cause it with each new connection
+IDLE_SEARCHED: Final = 500  # idle connections: a client can cause it with each new connection
 CLOSE_LATER_STEP: Final = 1000  # WebSockets whose end is planned per event-loop iteration
 ACCEPT_LOG_S: Final = 60.0  # a failed accept is logged if there was none for this time
 ACCEPT_PAUSE_S: Final = 1.0  # pause after a failed accept
@@ -110,26 +110,26 @@ class Server:
         return bool(replaceable_connections)
 
     def close_idle(self, chosen: Callable[[str], bool] | None = None) -> bool:
-        """Close the connection that has been idle between two requests for longest, and return whether there was one.
+        """Close the connection that has been idle for longest, and return whether there was one.
 
-        With `chosen`, a predicate of the address of the other end, only the `IDLE_SEARCHED` that have been idle for
-        longest are searched. A tenth of the chosen ones is closed, at least one, so that few new connections search.
+        One without a request counts once it has been silent for HEAD_S, because its request may be on the way. At most
+        `IDLE_SEARCHED` are searched. With `chosen`, a predicate of the address of the other end, a tenth of the chosen
+        ones is closed, at least one, so that few new connections search.
         """
-        idle = self.state.idle
-        if chosen is not None:
-            searched = itertools.islice(idle, IDLE_SEARCHED)
-            found = [connection for connection in searched if connection.idle and chosen(connection.remote_ip)]
-            del found[1 + len(found) // 10 :]
-            for connection in found:
+        idle, now_s = self.state.idle, self._loop.time()
+        found: list[OpenConnection] = []
+        for connection, replaceable_s in list(itertools.islice(idle.items(), IDLE_SEARCHED)):
+            if not connection.idle:  # a request has begun to arrive
                 del idle[connection]
-                connection.abort()
-            return bool(found)
-        while idle:
-            connection, _ = idle.popitem(last=False)
-            if connection.idle:  # otherwise a request has begun to arrive
-                connection.abort()
-                return True
-        return False
+            elif replaceable_s <= now_s and (chosen is None or chosen(connection.remote_ip)):
+                found.append(connection)
+                if chosen is None:
+                    break
+        del found[1 + len(found) // 10 :]
+        for connection in found:
+            del idle[connection]
+            connection.abort()
+        return bool(found)
 
     def leave(self) -> None:
         """Make each response the last of its connection, so that the next request goes elsewhere."""

@@ -169,8 +169,9 @@ class ServerState:
         self.protocol = "https" if tls else "http"
         self.loop = asyncio.get_running_loop()
         self.connections: set[OpenConnection] = set()
-        # Those between two requests, the one that has been idle for longest first.
-        self.idle: OrderedDict[OpenConnection, None] = OrderedDict()
+        # Those before their first request or between two, the one that has been idle for longest first. Each with the
+        # time from which on a new connection may replace it.
+        self.idle: OrderedDict[OpenConnection, float] = OrderedDict()
         self.keep_alive_s = 75.0  # the time between two requests
         self.all_closed = asyncio.Event()  # set when the last connection is closed
         self.unsent = MemoryBudget(MAX_UNSENT_BYTES, attrgetter("unsent_bytes"))  # the budget of slow readers
