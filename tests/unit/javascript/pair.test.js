@@ -242,3 +242,24 @@ test("channels that a page opens before are not taken for the connection's", { t
   const prepare = (connection) => ["chat", "data", "pair"].map((label) => connection.createDataChannel(label));
   await assertPaired(page({ prepare }), page({ prepare }));
 });
+
+test("a mistake in `prepare` of a later attempt also ends the earlier one", { timeout: 5000 }, async () => {
+  for (let count = 0; count < 2; count += 1)
+    server.offer("lobby", { info: "silent", offer: '{"type": "offer", "sdp": "lost"}' });
+  const mistake = new TypeError("a mistake");
+  const prepared = [];
+  const steps = [];
+  const joining = call("lobby", {
+    prepare: (connection) => {
+      if (prepared.push(connection) === 2) throw mistake;
+    },
+    onstep: (name) => steps.push(name),
+  });
+  await assert.rejects(joining, mistake);
+  assert.deepEqual(
+    prepared.map(({ connectionState }) => connectionState),
+    ["closed", "closed"],
+  );
+  await new Promise(setImmediate);
+  assert.equal(steps.includes("failed"), false);
+});

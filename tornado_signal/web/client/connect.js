@@ -71,6 +71,7 @@ async function connectToFirst(sessions, client, options, servers) {
   const iceServers = await servers.iceServers(client);
   /** @type {SessionLink[]} */ const links = [];
   let late = false;
+  let ended = false; // whether nothing waits for another connection
   /** @type {Connection | undefined} */ let connection;
   const { promise: open, resolve } = deferred();
   /** @param {Session} session */
@@ -80,27 +81,32 @@ async function connectToFirst(sessions, client, options, servers) {
     links.push(link);
     try {
       const candidate = await accept(link, session, options.info ?? ownInfo(), servers.tries);
-      if (connection) return candidate.end();
+      if (ended) return candidate.end();
+      ended = true;
       connection = candidate;
       if (options.pair) connection.peerConnection.createDataChannel(CHOSEN); // shows the offerer that it was chosen
       resolve();
     } catch (error) {
       link.fail(error);
-      if (connection || signal.aborted) return;
+      if (ended || signal.aborted) return;
       late ||= taken(error);
       onstep(taken(error) ? "taken" : "failed", error);
     }
   };
   const attempts = [];
-  for (const session of sessions) {
-    const current = attempt(session);
-    attempts.push(current);
-    await Promise.race([open, current, sleep(STAGGER_MS, signal)]);
-    if (connection) break;
+  try {
+    for (const session of sessions) {
+      const current = attempt(session);
+      attempts.push(current);
+      await Promise.race([open, current, sleep(STAGGER_MS, signal)]);
+      if (ended) break;
+    }
+    await Promise.race([open, Promise.all(attempts)]);
+    signal.throwIfAborted();
+  } finally {
+    ended = true;
+    for (const link of links) link.fail(new Error());
   }
-  await Promise.race([open, Promise.all(attempts)]);
-  signal.throwIfAborted();
-  for (const link of links) link.fail(new Error()); // nothing waits for the other links
   return { connection: /** @type {Connection | undefined} */ (connection), late };
 }
 
