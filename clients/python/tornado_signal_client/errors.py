@@ -33,7 +33,10 @@ class SignalError(Exception):
         text: the message of the server, or what is wrong.
         retry_after_s: the seconds of `Retry-After`, at most 3600, or None if the server sent none.
         peer: the recipient of a message or file that was not sent, or None for other errors.
+        sent: whether a server may have received the request, and its response was lost.
     """
+
+    sent = False
 
     def __init__(
         self, code: str, text: str, *, retryable: bool = False, status: int = 0, retry_after_s: float | None = None
@@ -45,7 +48,10 @@ class SignalError(Exception):
 
     @property
     def lost_race(self) -> bool:
-        """Whether another peer has answered first. With secrets that is also a 404 (docs/http-api.md#secrets)."""
+        """Whether another peer has answered first, or the session has ended.
+
+        With secrets the first is also a 404 (docs/http-api.md#secrets).
+        """
         return self.code in ("not-found", "already-answered")
 
 
@@ -54,7 +60,7 @@ class Unreachable(SignalError):
 
     def __init__(self, server: str, why: str, sent: bool = True) -> None:
         super().__init__("server-unreachable", f"cannot reach {server}: {why}", retryable=True)
-        self.sent = sent  # whether the server may have received the request
+        self.sent = sent
 
 
 class Foreign(SignalError):

@@ -167,7 +167,10 @@ class Mailboxes:
         return self.identity.unseal(self._decrypt(text, code), "from", decode, self.identity.id, code)
 
     async def send(self, mail: Fields, member: Member) -> None:
-        """Send mail to a member as soon as its beacon is listed."""
+        """Send mail to a member as soon as its beacon is listed. If this beacon is gone, use the next one.
+
+        Mail that the server refuses is lost. The first refusal is a warning.
+        """
         for attempt in itertools.count():
             await member.listed.wait()
             code = cast(Token, member.code)
@@ -176,7 +179,7 @@ class Mailboxes:
             except SignalError as error:
                 if error.lost_race:
                     if member.code == code:
-                        member.code = None
+                        member.code = None  # clears `listed`
                 elif error.retryable:
                     await asyncio.sleep(back_off_s(attempt))
                 else:

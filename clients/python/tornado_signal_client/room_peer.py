@@ -100,7 +100,7 @@ class Peer:
 
     Args:
         identity: of this side.
-        send: sends mail to a member through the server, and returns once it is sent.
+        send: sends mail to a member through the server, and returns once it is sent or refused.
         on_event: called with `Joined` once the channel is open, with each `FileOffered` and `Message`, and with `Left`
             after `Joined`. The data of a message is not decoded yet.
         on_late: called when the attempt may be replaced.
@@ -123,7 +123,7 @@ class Peer:
         self.channel = self.connection.createDataChannel("room", negotiated=True, id=0)
         self._member, self._attempt, self._identity = member, attempt, identity
         self._leads, self._is_late = identity.id < member.id, False
-        self._times = min(MAX_TRIES, member.tries)  # the multiple of PAIR_S and LATE_S for this attempt
+        self._times = min(MAX_TRIES, member.tries)  # the multiple of PAIR_S and LATE_S. `tries` counts this attempt
         self._send_mail, self._on_event, self._on_late, self._on_end = send, on_event, on_late, on_end
         self._messages = Messages(self.connection, self.channel)
         self._negotiation = self.connection.createDataChannel("negotiation", negotiated=True, id=1)
@@ -157,6 +157,7 @@ class Peer:
 
         The error of a connection without such a number is `not-verifiable`.
         """
+        # aiortc has written both texts. `remoteDescription` is not the text that was received.
         local, remote = self.connection.localDescription, self.connection.remoteDescription
         sides = [(self._identity.id, without_other_hashes(local.sdp) if local else "")]
         return verification(self._identity.scope, [*sides, (self.id, remote.sdp if remote else "")])

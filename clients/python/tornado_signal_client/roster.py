@@ -79,6 +79,10 @@ class Roster:
             del self._named[name], self._owners[name]
 
     def enqueue(self, member: Member) -> None:
+        """Queue a member for an attempt, after those with fewer tries.
+
+        Its right to connect is not checked again. Code that ends this right calls `discard`.
+        """
         self.discard(member)
         members = self._waiting[min(MAX_TRIES, member.tries)]
         self._places[member.id] = members, len(members)

@@ -144,7 +144,8 @@ class RpcConnection:
         """Subscribe to a topic or session and return its events.
 
         Raises:
-            SignalError: the subscription is refused. Reading the events raises it once the connection is closed.
+            SignalError: the subscription is refused. Reading the events raises it once the connection is closed or
+                too many events are unread.
         """
         queue: _Queue = asyncio.Queue()
         self._subscription_count += 1
@@ -161,7 +162,12 @@ class RpcConnection:
             self._subscription_count -= 1
 
     async def call(self, method: str, params: Fields, queue: _Queue | None = None) -> Fields:
-        """Call a method and return its result. If it is a subscription, `queue` receives the events."""
+        """Call a method and return its result. If it is a subscription, `queue` receives the events.
+
+        Raises:
+            RequestTooLong: the request has to be sent over HTTP.
+            SignalError: there is no response (`Unreachable`), or it is an error or from another API (`Foreign`).
+        """
         if self.closed.is_set():
             raise Unreachable(self._server, HUNG_UP, sent=False)
         id_ = self._last_id + 1
@@ -177,12 +183,12 @@ class RpcConnection:
                     await self._socket.send(text, text=True)
                     response = await call.response
                 except asyncio.CancelledError:
-                    if call.response.done() and not call.response.cancelled():
+                    if call.response.done() and not call.response.cancelled():  # it has just arrived
                         self._undo(call, call.response.result())
-                    elif params.get("wait"):
+                    elif params.get("wait"):  # the server ends the wait
                         self._pending.pop(id_, None)
                         self._notify("cancel", {"id": id_})
-                    call.response.cancel()
+                    call.response.cancel()  # if the response arrives later, `_process` undoes the call
                     raise
         except ConnectionClosed:
             raise Unreachable(self._server, HUNG_UP) from None
@@ -202,6 +208,7 @@ class RpcConnection:
         return cast(Fields, response["result"])
 
     async def _events(self, queue: _Queue) -> AsyncGenerator[StreamEvent, None]:
+        """Yield the queued events. Then raise SignalError: the connection is closed, or too many events are unread."""
         while (received := await queue.get()) is not None:
             event, size = received
             self._unread_bytes -= size

@@ -132,7 +132,7 @@ class Servers(Closable):
         """
 
         def may_repeat(error: SignalError) -> bool:
-            return error.retryable and not (once and getattr(error, "sent", False))
+            return error.retryable and not (once and error.sent)
 
         deadline_s = time.monotonic() + self.retry_timeout_s
         for attempt in itertools.count():

@@ -39,7 +39,10 @@ def verification(scope: str, members: list[tuple[str, str]]) -> Verification:
 
 
 def _fingerprint_of(sdp: str) -> str:
-    """Return the only fingerprint of a description. With several, it would not be known which one was checked."""
+    """Return the only fingerprint of a description. With several, it would not be known which one was checked.
+
+    `sdp` is written by the WebRTC implementation. A received text could hide lines from this search.
+    """
     found = {value.upper() for value in _FINGERPRINT.findall(sdp)}
     if len(found) == 1 and (match := re.fullmatch(r"SHA-256 ((?:[\dA-F]{2}:){31}[\dA-F]{2})", found.pop(), re.ASCII)):
         return match[1]

@@ -80,7 +80,11 @@ export class Roster {
     return { member, beacon };
   }
 
-  /** Have a member wait for an attempt, after those that were tried less often. @param {Member} member */
+  /**
+   * Queue a member for an attempt, after those that were tried less often. Its right to connect is not checked again:
+   * code that ends this right calls `dequeue`.
+   * @param {Member} member
+   */
   enqueue(member) {
     this.dequeue(member);
     member.waiting = this.#queues[Math.min(4, member.tries)];

@@ -10,7 +10,11 @@ const EMOJI = [
   ..."👓🔧🎅👍☔⌛⏰🎁💡📕🎈📎🎲🔒🔑🔨📷🏁🚂🚲⛵🚀🏆⚽🎸🎺🔔⚓🎧📁📌😀",
 ];
 
-/** Return the only fingerprint of a description. Of several, it is unknown which was checked. @param {string} sdp */
+/**
+ * Return the only fingerprint of a description. Of several, it is unknown which was checked. `sdp` is written by the
+ * WebRTC implementation. A received text could hide lines from this search.
+ * @param {string} sdp
+ */
 function fingerprintOf(sdp) {
   const [one = "", ...others] = new Set(
     [...sdp.matchAll(/^a=fingerprint:(.*?)\s*$/gim)].map(([, it]) => it.toUpperCase()),

@@ -87,7 +87,7 @@ def with_client(
         if arguments.interrupted is not None:
             raise CommandError(arguments.interrupted) from None
     except SignalError as error:
-        raise CommandError(terminal.printable(sentence(error))) from None
+        raise CommandError(terminal.printable(describe_failure(error))) from None
     except ModuleNotFoundError as error:
         raise CommandError(str(error)) from error
     finally:
@@ -95,8 +95,8 @@ def with_client(
             signal.signal(number, handler)
 
 
-def sentence(error: SignalError) -> str:
-    if not error.status:
+def describe_failure(error: SignalError) -> str:
+    if not error.status:  # no server has responded
         if THROUGH_PROXY in error.text:
             return f"{error}; does the proxy work, or does the server's host belong into no_proxy?"
         return f"{error}; is the server running, and is --url right?"
