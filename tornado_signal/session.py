@@ -58,9 +58,6 @@ class Session(NamedTuple):
     serial: int  # its number in the store's order of events. It breaks ties within one millisecond
     secret_hash: bytes = b""  # hash of the offerer's secret. Empty if there is none (docs/http-api.md#secrets)
 
-    def live(self, now_ms: int) -> bool:
-        return now_ms < self.expires_ms
-
 
 class ListedSession(NamedTuple):
     """One entry of a topic's listing."""

@@ -110,16 +110,6 @@ def test_listed_differences_to_the_other_parser_exist():
     assert found == DIFFERENCES
 
 
-@pytest.mark.parametrize("size", [1 << 20, 1000, 1])
-def test_vectors_are_parsed_alike_however_they_are_split(size):
-    for name, (sent, messages, pings, code, _) in VECTORS.items():
-        if len(sent) <= 1000 * size:
-            events = parse([sent[at : at + size] for at in range(0, len(sent), size)])
-            data = [event[1] for event in events if event != code]
-            assert sorted(data) == sorted([*messages, *pings]), name
-            assert events[len(data) :] == ([] if code is None else [code]), name
-
-
 @pytest.mark.parametrize(
     "reads",
     [

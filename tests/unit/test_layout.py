@@ -52,6 +52,7 @@ TOPIC = b"t\xc3\xb6\x00\xff\x00\x00"  # the packed topic of SESSION
         (layout.pack_answer(Answer("ja", 1, HASH)), bytes(7) + b"\x01" + b"\x20" + HASH + b"ja"),
         ([layout.HEAD, layout.OFFER, layout.OFFER_CANDIDATE, layout.ANSWER], [b"\0", b"\1", b"\2", b"\3"]),
         ([layout.ANSWER_CANDIDATE, layout.LEASES], [b"\4", b"\5"]),
+        ([layout.BEFORE_ALL, layout.AFTER_ALL], [b"\0", b"\xff"]),
         (layout.pack_listing_prefix("https://o", "tö\x00"), b"L" + PACKED + TOPIC),
         (
             layout.pack_listing_key("https://o", "tö\x00", 1, 3),
@@ -117,13 +118,6 @@ def test_counters_and_answers_unpack(counters, answer):
         assert layout.unpack_counters(layout.pack_counters(*counters) + further) == counters
     assert layout.unpack_counters(None) == (0, 0)
     assert layout.unpack_answer(layout.pack_answer(answer)) == answer
-
-
-def test_every_table_has_its_own_first_byte():
-    tables = [layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY]
-    tables += [layout.SESSIONS, layout.LISTING]
-    assert len({table[:1] for table in tables}) == len(tables)
-    assert all(layout.BEFORE_ALL < table < layout.AFTER_ALL for table in tables)
 
 
 @pytest.mark.parametrize(

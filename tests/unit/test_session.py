@@ -1,40 +1,15 @@
 """Sessions: lifetime, answers, secrets and codes."""
 
-import hashlib
 import uuid
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tornado_signal.errors import AlreadyAnswered
-from tornado_signal.session import (
-    Answer,
-    Reason,
-    Session,
-    SessionUpdate,
-    Side,
-    changes_answer,
-    content_code,
-    hash_secret,
-    owns,
-)
+from tornado_signal.session import Reason, SessionUpdate, Side, content_code, hash_secret, owns
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 ORIGIN = "https://one.example"
-
-
-def test_session_is_live_until_the_millisecond_of_its_expiry():
-    session = Session(bytes(16), "topic", "info", created_ms=0, expires_ms=1000, timeout_ms=1000, serial=1)
-    assert [session.live(now_ms) for now_ms in (0, 999, 1000, 1001)] == [True, True, False, False]
-
-
-def test_only_the_first_answer_and_its_retry_are_accepted():
-    assert changes_answer(None, "a")
-    assert not changes_answer(Answer("a", 5), "a")
-    for current in ("a", "A", "", "b "):
-        with pytest.raises(AlreadyAnswered):
-            changes_answer(Answer(current, 1, b"hash"), "b")
 
 
 def test_last_is_the_greatest_number_of_the_update():
@@ -46,10 +21,6 @@ def test_sides_and_reasons_never_change():
     assert (Side("offerer").other, Side("answerer").other, len(Side)) == (Side.ANSWERER, Side.OFFERER, 2)
     reasons = [(reason.value, reason.name.lower()) for reason in Reason]
     assert reasons == [(1, "answered"), (2, "expired"), (3, "withdrawn")]
-
-
-def test_secrets_are_hashed_with_sha256():
-    assert hash_secret("ö" * 16) == hashlib.sha256("ö".encode() * 16).digest()
 
 
 @given(texts, texts)
