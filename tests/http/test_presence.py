@@ -128,18 +128,6 @@ async def until_no_offer_is_held(service):
     await until(lambda: not service.shared.log.metrics.held)
 
 
-async def test_closing_a_connection_keeps_its_answered_sessions(start_service):
-    service = await start_service(hold_grace_ms=100)
-    async with open_socket(service) as client:
-        answered, withdrawn = [await hold(client) for _ in range(2)]
-        assert await client.call("withdraw", code=withdrawn, side="offerer") == {"success": True}
-        assert service.shared.log.metrics.held == 1
-    await service.post("/answer", code=answered, side="answerer", answer="a")
-    await until_no_offer_is_held(service)
-    assert await listed(service) == []
-    assert (await service.post("/poll", code=answered, side="offerer"))["answer"] == "a"
-
-
 async def test_held_offers_are_renewed_rarely_even_with_a_short_ttl_and_after_an_internal_error(
     service, monkeypatch, pass_time, caplog
 ):

@@ -107,17 +107,6 @@ def test_metrics_have_few_series():
     assert len(numbers) + len(seconds.counts) + 2 + 1 <= 40
 
 
-def test_an_address_counts_for_at_most_one_in_ten():
-    """A thousand addresses report as often as one, which lies."""
-    counters = ConnectionReports()
-    for number in range(1000):
-        counters.add("liar", "failed", "", "", "", 1, number)
-        counters.add(f"honest {number}", "connected", "host", "host", "udp", 1, number)
-    assert counters.count("connected") == 1000
-    assert 90 <= counters.count("failed") <= counters.numbers.total() / 10
-    assert counters.ignored == 1000 - counters.count("failed")
-
-
 def test_shares_are_of_an_hour_and_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(reports, "MAX_ADDRESSES", 100)
     counters = ConnectionReports()

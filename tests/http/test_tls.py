@@ -187,18 +187,6 @@ def test_new_certificate_applies_to_new_connections_only(server, pair, pairs, tr
     assert problems_logged(server) == []
 
 
-def test_old_certificate_of_another_type_is_no_longer_offered(server, pair, pairs, trusting):
-    trusting.maximum_version = ssl.TLSVersion.TLSv1_2
-    trusting.set_ciphers("ECDHE+aECDSA")
-    assert certificate_name(server.port, trusting) == "first"
-    pair.replace(pairs["rsa"])
-    reload(server, "reloaded")
-    with pytest.raises(ssl.SSLError, match=HUNG_UP), connect(server.port, trusting):
-        pass
-    trusting.set_ciphers("ECDHE+aRSA")
-    assert certificate_name(server.port, trusting) == "rsa"
-
-
 def test_unusable_new_certificate_is_logged_and_the_old_one_stays(subtests, server, pair, pairs, trusting):
     before = pair.certificate.read_bytes(), pair.key.read_bytes()
     for defect in BAD:

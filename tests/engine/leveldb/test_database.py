@@ -292,18 +292,6 @@ async def test_error_of_a_measurement_does_not_stop_the_writer(held, monkeypatch
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_repeated_failures_lose_nothing_confirmed(held, disk):
-    for number in range(5):
-        held.opened.clear()
-        disk.failing = True
-        assert await outcomes(held.put(b"lost %d" % number)) == [False]
-        disk.failing = False
-        await asyncio.wait_for(held.opened.wait(), 60)
-        assert await outcomes(held.put(b"kept %d" % number)) == [True]
-    assert held.keys() == [b"kept %d" % number for number in range(5)]
-    assert (held.metrics.failed, held.metrics.reopened) == (5, 5)
-
-
 def damaged_block():
     return plyvel.CorruptionError(b"Corruption: block checksum mismatch")
 

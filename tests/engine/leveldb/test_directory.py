@@ -119,17 +119,6 @@ def test_damage_is_refused_or_replaced_by_an_empty_database(by, path, caplog):
     assert (kept / "LOCK").exists()
 
 
-def test_identity_survives_every_reopening(path):
-    identities = []
-    for _ in range(2):
-        with directory.opened(path) as db:
-            identities.append(db.get(layout.IDENTITY_KEY))
-        assert db.closed
-    first, again = identities
-    assert first == again
-    assert len(first) == layout.IDENTITY_BYTES + layout.SECRET_BYTES
-
-
 def test_store_of_an_early_version_gets_a_secret(path):
     with directory.opened(path) as db:
         db.put(layout.IDENTITY_KEY, b"before")

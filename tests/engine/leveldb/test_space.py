@@ -215,4 +215,5 @@ async def test_failed_writes_take_no_space(opened, monkeypatch, until):
             with pytest.raises(Unavailable):
                 await one.create(offer="o" * 3 * MIB)
             await until(lambda: store.available)
+    assert store.database.metrics.reopened == 4
     await one.create(offer="o" * 3 * MIB)
