@@ -686,23 +686,42 @@ async def test_many_bearers_end_a_few_per_iteration_unless_they_are_renewed(ends
     both = load_keys(write_secret(keys, "other", OTHER_SECRET))
     checking, ended = Authority(both, Settings()), []
     grant = grants.Grant(frozenset(ACTIONS), ends_s=ends_s, key=both["main"])
-    renewed, closed, *others = [
+    bearers = [
         checking.make_bearer(grant, lambda: authority.GRACE_S, functools.partial(ended.append, number))
-        for number in range(502)
+        for number in range(504)
     ]
+
+    def renew_one_and_close_another(bearer, other):
+        bearer.renew(grants.Grant(frozenset(ACTIONS), key=both["other"]))
+        other.close()
+
     if ends_s:
         checking.use({"other": both["other"]}, Settings())
-    renewed.renew(grants.Grant(frozenset(ACTIONS), key=both["other"]))
-    closed.close()
+    renew_one_and_close_another(*bearers[:2])
     counts = [0]
     async with asyncio.timeout(BOUND_S):
-        while len(ended) < len(others):
+        while not counts[-1] or checking._ending:
             await asyncio.sleep(0)
+            if len(ended) > counts[-1] == 0:
+                renew_one_and_close_another(*bearers[-2:])  # which are due
             counts.append(len(ended))
     assert max(after - before for before, after in itertools.pairwise(counts)) == authority.END_STEP
     assert sorted(ended) == list(range(2, 502))
-    assert checking._bearers == {renewed}
-    renewed.close()
+    assert checking._bearers == {bearers[0], bearers[-2]}
+    bearers[0].close()
+    bearers[-2].close()
+
+
+@pytest.mark.parametrize(("ends_s", "least_s"), [(0.1, 0.3), (None, 0.2)], ids=["token", "none"])
+async def test_bearer_does_not_end_before_its_grace_period(ends_s, least_s, monkeypatch):
+    monkeypatch.setattr(authority, "GRACE_S", 0.2)
+    monkeypatch.setattr(authority, "SPREAD_S", 0.0)
+    loop = asyncio.get_running_loop()
+    began_s, ended = loop.time(), loop.create_future()
+    grant = None if ends_s is None else grants.Grant(frozenset(ACTIONS), ends_s=ends_s)
+    Authority({}, Settings(auth_anonymous=())).make_bearer(grant, lambda: 0.0, lambda: ended.set_result(None))
+    await asyncio.wait_for(ended, BOUND_S)
+    assert loop.time() - began_s > least_s - 0.01
 
 
 async def test_ids_of_peerjs_are_topics(service):

@@ -18,6 +18,7 @@ from tornado_signal.service.operations import declare
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import Settings
 from tornado_signal.transport import listener, websocket
+from tornado_signal.transport.parser import PIECE_BYTES
 from tornado_signal.transport.state import MemoryBudget
 from tornado_signal.websocket.connection import RpcConnection, make_methods
 
@@ -87,10 +88,19 @@ async def test_subprotocol_is_selected_if_offered(service):
             assert "version" in await client.call("version")
 
 
-async def test_frames_before_the_101_close_the_connection(service):
+@pytest.mark.parametrize(
+    ("polls", "early"),
+    [(0, b"G"), (0, head("GET", "/health", with_origin(ORIGIN))), (0, b"\x81\x80"), (1, bytes(2 * PIECE_BYTES))],
+    ids=["begun", "request", "frame", "too much after a poll"],
+)
+async def test_frames_before_the_101_close_the_connection(polls, early, service):
+    service.server.state.unfinished.max_bytes = 0
+    poll = head("GET", "/lobby/sessions?wait=0.1", with_origin(ORIGIN))
     async with service.connect() as connection:
-        await connection.send(head("GET", "/ws", with_origin(ORIGIN, handshake())) + b"GET /health HTTP/1.1\r\n" * 2)
+        await connection.send(poll * polls + head("GET", "/ws", with_origin(ORIGIN, handshake())) + early)
+        assert [(await connection.receive()).status for _ in range(polls)] == [200] * polls
         assert await connection.receive() is None
+    assert service.server.state.cut_off["data before the response to a handshake"] == 1
 
 
 # Methods have the same results as over HTTP.
