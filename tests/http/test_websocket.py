@@ -479,6 +479,22 @@ async def test_large_messages_that_wait_for_their_turn_count_as_unprocessed(serv
     await until(lambda: not unfinished.bytes)
 
 
+async def test_what_a_lost_connection_is_asked_for_counts_nowhere(service, opened, monkeypatch):
+    monkeypatch.setattr(RpcConnection, "message_received", lambda self, message: None)
+    async with open_socket(service) as client:
+        (lost,), state = opened, service.server.state
+        for _ in range(2):
+            client.socket.transport.write(frame(TEXT, b" " * 3000))
+        await until(lambda: lost._running == 2)
+        client.socket.transport.abort()
+        await until(lambda: not state.connections)
+    lost.message_done(3000)
+    lost.add_kept(1000)
+    lost.post(b"late")
+    lost.close(websocket.CloseCode.POLICY_VIOLATION, "late")
+    assert (state.unfinished.bytes, state.unsent.bytes, state.cut_off["late"], lost._posted) == (0, 0, 0, b"")
+
+
 async def test_http_and_websockets_share_the_budget_for_unfinished_messages(service, opened):
     ahead = head("GET", "/lobby/sessions?wait=60", with_origin(ORIGIN)) + head("GET", "/", with_origin(ORIGIN)) * 1000
     async with contextlib.AsyncExitStack() as stack:

@@ -381,7 +381,6 @@ class WebSocket(asyncio.Protocol):
         """Drop input that is not going to be parsed."""
         self._frames.clear()
         self._posted = b""
-        self._is_unfinished = False
         self.state.unfinished.forget(self)
 
     def _send_close(self, code: int, data: bytes, *, received: bool) -> None:
