@@ -63,16 +63,6 @@ def test_difference_from_the_store_is_logged_at_its_begin_and_its_end(caplog):
     ]
 
 
-def test_http_date_follows_the_time():
-    machine = FakeMachine(wall_ns=784_111_777 * SECOND_NS)
-    clock = machine.clock()
-    dates = []
-    for _ in range(3):
-        dates.append(clock.http_date(clock.now_ms()))
-        machine.pass_ns(SECOND_NS // 2)
-    assert dates == ["Sun, 06 Nov 1994 08:49:37 GMT"] * 2 + ["Sun, 06 Nov 1994 08:49:38 GMT"]
-
-
 @given(
     floor_ms=st.integers(1_600_000_000_000, 2**41),
     moves=st.lists(st.tuples(st.integers(0, 10**12), st.integers(-(10**15), 10**15)), max_size=20),

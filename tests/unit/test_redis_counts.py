@@ -11,7 +11,6 @@ from redis.crc import key_slot as redis_slot
 
 from tornado_signal.redis.nodes import Acknowledgement, Pipeline
 from tornado_signal.redis.slots import key_slot
-from tornado_signal.session import MIN_HELD_MS, Reason
 from tornado_signal.settings.settings import Settings
 from tornado_signal.stores.redis import permissions, scripts
 from tornado_signal.stores.redis.counts import Counts
@@ -101,21 +100,6 @@ def test_scripts_name_their_arguments(name):
     body = text.partition(declared)[2]
     assert "ARGV[" not in re.sub(r"ARGV\[at( \+ 1)?\]", "", body)
     assert f"local {', '.join(KEY_NAMES)} = unpack(KEYS)\n" in text
-
-
-def test_arguments_are_named_in_order_and_numbers_are_converted():
-    text = scripts.SCRIPTS["withdraw"].text.decode()
-    line = "local code, side, secret_hash, token, removals_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])\n"
-    assert line in text
-    call = scripts.call("withdraw", removals_ms=5, token=b"t", secret_hash=b"", side=b"o", code=b"c")
-    assert call == (scripts.SCRIPTS["withdraw"], (b"c", b"o", b"", b"t", 5))
-
-
-def test_constants_match_those_in_python():
-    constants, values = scripts.SCRIPTS["create"].text.decode().splitlines()[0].removeprefix("local ").split(" = ")
-    definitions = dict(zip(constants.split(", "), values.split(", "), strict=True))
-    assert (definitions["MIN_HELD_MS"], definitions["EXPIRED"]) == (str(MIN_HELD_MS), str(Reason.EXPIRED.value))
-    assert "CHUNK" not in definitions
 
 
 def test_permission_is_checked_for_each_command_of_the_scripts_and_of_the_server():
