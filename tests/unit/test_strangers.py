@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import math
 import tracemalloc
@@ -204,11 +205,16 @@ def handlers(room):
     outgoing = OutgoingFile(SimpleNamespace(createDataChannel=lambda *args, **options: channel))
     messages = Messages(peer.connection, channel)
 
+    codes = itertools.count()
+
+    def list_beacon(text):
+        room._on_listed({**SESSION, "code": f"{next(codes)}", "offer": text})
+
     async def add(text):
         await connection._add_candidates([text])
 
     return {
-        "beacon": (lambda text: room._on_listed({**SESSION, "code": room.own_code[::-1], "offer": text}), BEACON),
+        "beacon": (list_beacon, BEACON),
         "mail": (lambda text: room._on_mail(text, room.own_code), MAIL),
         "negotiation": (peer._receive_description, SIGNAL),
         "message in parts": (lambda text: messages.take(PARTS + text), {"size": 10, "text": True}),
@@ -233,6 +239,7 @@ def test_no_text_of_a_peer_raises_in_its_handler(room):
 
     all_handlers = room.runner.run(start())
     for kind, (_, value) in all_handlers.items():
+        room.runner.run(handle(kind, json.dumps(value)))
         given(st.just(kind), texts(value))(lambda kind, text: room.runner.run(handle(kind, text)))()
     assert "!" in room._roster.members
 
