@@ -20,7 +20,7 @@ from pathlib import Path
 
 import uvloop
 from support.raw_http import take_body
-from support.service import Service
+from support.service import NO_LIMITER, Service
 
 from tornado_signal import transport
 from tornado_signal.http.error_responses import make_error_responder
@@ -123,7 +123,7 @@ class Fuzzer:
         await service.start()
         refusal = make_error_responder(service.shared.log)
         applications = (service.application, service.admin)
-        public, admin = (transport.Server(transport.ServerState(each, refusal)) for each in applications)
+        public, admin = (transport.Server(transport.ServerState(each, refusal, NO_LIMITER)) for each in applications)
         for name, server in (("public", public), ("admin", admin)):
             listening = socket.socket(socket.AF_UNIX)
             listening.bind(str(self._room / name))

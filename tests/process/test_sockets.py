@@ -298,7 +298,8 @@ async def test_forwarded_headers_over_unix_sockets_require_trust(
 ):
     service = await start_service(trusted_proxies=trusted)
     service.application.routes["/who"] = WHO
-    listener = Listener(ServerState(service.application, make_error_responder(service.shared.log)))
+    shared = service.shared
+    listener = Listener(ServerState(service.application, make_error_responder(shared.log), shared.limits))
     await listener.start([open_one()])
     said = {
         "X-Forwarded-For": "192.0.2.1, 198.51.100.7",

@@ -6,6 +6,7 @@ import functools
 import json
 import logging
 from functools import partial
+from types import SimpleNamespace
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -55,13 +56,17 @@ FILES = {path: media_type for path, (_, media_type) in (assets.CLIENT | assets.D
 DOCUMENT = json.loads(json.dumps(make_document(declare(Settings()), FILES, ("list",))))
 
 
+NO_LIMITER = SimpleNamespace(connected=lambda address, now_ms: SimpleNamespace(reject_status=0, release=lambda: None))
+"""A limiter of connections that admits all of them."""
+
+
 def invalid(parameter):
     return f"Missing or invalid required parameter: {parameter}"
 
 
 @contextlib.asynccontextmanager
 async def _own(application, listening, refusal, tls=None, limiter=None):
-    server = Server(ServerState(application, refusal, tls, limiter))
+    server = Server(ServerState(application, refusal, limiter or NO_LIMITER, tls))
     await server.start(listening)
     try:
         yield server
@@ -212,7 +217,7 @@ class Service:
         self.shared = self.application.service
         refusal = make_error_responder(self.shared.log)
         self.server, self.port = await self._listen(self.application, refusal, self.shared.limits)
-        state = getattr(self.server, "state", None) or ServerState(self.application, refusal)
+        state = getattr(self.server, "state", None) or ServerState(self.application, refusal, self.shared.limits)
         self.shared.refusals.cut_off = state.count_cut_off
         name, relay = f"localhost:{self.port}", self.application.relay
         self.control = Control(self.shared, relay, state, partial(setattr, self.shared.live, "current"), name, 0)

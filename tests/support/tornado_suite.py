@@ -15,11 +15,13 @@ import os
 import ssl
 import sys
 import unittest
+from collections import Counter
 
 from tornado import httpserver, httputil, netutil, testing
 from tornado.ioloop import IOLoop
 
 from tornado_signal import transport
+from tornado_signal.limits.per_address import AdminConnectionLimiter
 from tornado_signal.transport import ServerState
 
 LIMIT_S = 1.0  # for connections that are still open at the end of a test
@@ -43,7 +45,7 @@ class OwnServer(httpserver.HTTPServer):
         tls = self.ssl_options
         if tls is not None and not isinstance(tls, ssl.SSLContext):
             tls = netutil.ssl_options_to_context(tls, server_side=True)
-        self._server = transport.Server(ServerState(self, refuse, tls))
+        self._server = transport.Server(ServerState(self, refuse, AdminConnectionLimiter(Counter()), tls))
         await self._server.start(sockets)
 
     def start_request(self, server_conn, request_conn):

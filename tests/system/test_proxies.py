@@ -131,7 +131,8 @@ def start_through(io_loop, start_service, start_proxy, pair, tmp_path):
         upstream = service.port
         if hop == "unix":
             upstream = tmp_path / "signal.sock"
-            listener = Listener(ServerState(service.application, make_error_responder(service.shared.log)))
+            shared = service.shared
+            listener = Listener(ServerState(service.application, make_error_responder(shared.log), shared.limits))
             sockets = open_sockets([f"unix:{upstream}"], 0, "--port", 0o600)
             await listener.start(sockets)
             listeners.append((listener, *sockets))

@@ -137,7 +137,7 @@ async def shrink_budget(count):
 
 
 def transport_state(count):
-    state = ServerState(None, None)
+    state = ServerState(None, None, None)
     state.connections = {Connection(number) for number in range(count)}
     state.idle = OrderedDict.fromkeys(state.connections, 0.0)
     return state

@@ -48,7 +48,7 @@ async def start_admin_server(
             log.info("the admin listener accepts other machines: only health and metrics without --admin-token-file")
         application = make_application(operator, policy)
     limiter = AdminConnectionLimiter(full)
-    server = Server(ServerState(application, make_error_responder(RequestLog(live)), limiter=limiter))
+    server = Server(ServerState(application, make_error_responder(RequestLog(live)), limiter))
     limiter.make_room = server.make_room
     await server.start(sockets)
     return server

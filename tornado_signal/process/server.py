@@ -125,7 +125,7 @@ class ServingProcess:
         self._protect_admin_listener(resources.admin_token, settings)
         self.tls = None if resources.certificate is None else Tls(resources.certificate)
         context = self.tls.context if self.tls else None
-        self.state = ServerState(self.application, error_responder, context, limits)
+        self.state = ServerState(self.application, error_responder, limits, context)
         self._limit_connections(settings)
         self.webhooks = Webhooks(service)
         stages.opened("webhooks", self.webhooks.close)

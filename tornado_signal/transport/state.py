@@ -34,18 +34,6 @@ class ConnectionLimiter(Protocol):
         """Count a new connection. The time is that of a monotonic clock. Return None to close it uncounted."""
 
 
-class Unlimited:
-    """The admission of every connection of a server without a limiter."""
-
-    reject_status = 0
-
-    def release(self) -> None:
-        pass
-
-
-UNLIMITED = Unlimited()
-
-
 class OpenConnection(Protocol):
     """A connection as its server sees it. `Connection` describes the attributes."""
 
@@ -159,8 +147,8 @@ class ServerState:
         self,
         application: httputil.HTTPServerConnectionDelegate,
         error_responder: ErrorResponder,
+        limiter: ConnectionLimiter,
         tls: ssl.SSLContext | None = None,
-        limiter: ConnectionLimiter | None = None,
     ) -> None:
         self.application = application  # handles the requests
         # Makes headers and body of the response to a rejected request, given the status and the parsed headers.
@@ -193,8 +181,6 @@ class ServerState:
         self.unfinished.max_bytes = max_unsent_bytes // 4
 
     def admit(self, address: str, now_s: float) -> Admission | None:
-        if self._limiter is None:
-            return UNLIMITED
         admission = self._limiter.connected(address, int(now_s * 1000))
         if admission is None:
             self.cut_off["too many"] += 1
