@@ -79,9 +79,7 @@ class Messages:
         if fields is None or abs(self._now_ms() - fields["number"]) > MAX_AGE_MS:
             return None
         sender, number = fields["from"], fields["number"]
-        if number < self._started_ms:
-            return None
-        if number <= self._latest.get(sender, 0):
+        if number <= self._latest.get(sender, self._started_ms - 1):
             return None
         if len(self._latest) >= MAX_SENDERS:
             oldest = self._now_ms() - MAX_AGE_MS

@@ -53,23 +53,16 @@ class AdminPolicy:
 class AdminHandler(web.RequestHandler):
     """A Tornado handler with JSON responses, also for errors."""
 
+    application: "AdminApplication"
     methods = "GET, HEAD"
     reason = ""  # why the request is refused, if the status does not say it
-
-    @property
-    def policy(self) -> AdminPolicy:
-        return cast("AdminApplication", self.application).policy
-
-    @property
-    def operator(self) -> Operator:
-        return cast("AdminApplication", self.application).operator
 
     def set_default_headers(self) -> None:
         self.set_header("Cache-Control", "no-store")
 
     def prepare(self) -> None:
         """Reject requests whose Host is a DNS name, except those of --admin-hosts."""
-        if not self.policy.allows_host(self.request.headers.get("Host", "")):
+        if not self.application.policy.allows_host(self.request.headers.get("Host", "")):
             self.reason = "the Host is not an address; list this name in --admin-hosts"
             raise web.HTTPError(403)
 
@@ -103,7 +96,7 @@ class RestrictedHandler(AdminHandler):
 
         Raise HTTPError 403 for requests of web pages. Other machines also get it while no token is required.
         """
-        headers, policy = self.request.headers, self.policy
+        headers, policy = self.request.headers, self.application.policy
         site = headers.get("Sec-Fetch-Site")
         # From the page of this listener, or from an address that the user has entered.
         own_page = site in ("same-origin", "none") and (policy.token or not self.acts)
@@ -190,7 +183,7 @@ class ReadinessHandler(AdminHandler):
     """GET /readyz: whether the store can be written and read, and the server is not stopping."""
 
     async def get(self) -> None:
-        respond(self, *await self.operator.readiness())
+        respond(self, *await self.application.operator.readiness())
 
     head = get
 
@@ -202,7 +195,7 @@ class MetricsHandler(AdminHandler):
         from prometheus_client import CONTENT_TYPE_LATEST  # here, because that takes a while
 
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
-        async for family in self.operator.metrics():
+        async for family in self.application.operator.metrics():
             self.write(family)
             await asyncio.sleep(0)  # all families at once would block requests for milliseconds
 
@@ -218,7 +211,7 @@ class StatusHandler(RestrictedHandler):
         history = self.get_query_argument("history", "")
         if history not in ("", "1"):
             raise web.HTTPError(400)
-        respond(self, 200, await self.operator.describe(history=bool(history)))
+        respond(self, 200, await self.application.operator.describe(history=bool(history)))
 
     head = get
 
@@ -244,7 +237,7 @@ class ActionHandler(RestrictedHandler):
             return
         by = self.request.remote_ip or self.request.headers.get(FORWARDED_BY, "a Unix socket")
         try:
-            respond(self, 200, await self.operator.perform(name, fields, by))
+            respond(self, 200, await self.application.operator.perform(name, fields, by))
         except InvalidAction as error:
             self._respond_invalid(name, str(error))
 
