@@ -5,6 +5,7 @@ import contextlib
 import gc
 import resource
 import socket
+import ssl
 import time
 from operator import attrgetter
 from pathlib import Path
@@ -124,7 +125,7 @@ def fill(client, data):
 
     def send_more():
         nonlocal sent
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError):
             while sent < 50_000_000:
                 sent += client.send(data)
         return sent
@@ -181,14 +182,18 @@ def test_little_is_read_after_a_waiting_request(running):
     until(lambda: not running.server.state.connections)
 
 
-def test_body_after_a_waiting_request_is_not_read(running):
-    with running.connect() as client:
-        client.sendall(WAIT + b"POST /1 HTTP/1.1\r\n" + HOST + b"Content-Length: 50000000\r\n\r\n")
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_body_after_a_waiting_request_is_not_read(loop, tls, pair, trusting):
+    context = Tls(read_certificate(*pair)).context if tls else None
+    with contextlib.ExitStack() as stack:
+        running = stack.enter_context(serving(make_application, loop=loop, tls=context))
+        client = running.connect()
+        client = stack.enter_context(trusting.wrap_socket(client, server_hostname="127.0.0.1") if tls else client)
+        client.sendall(WAIT + b"POST /1 HTTP/1.1\r\n" + HOST + CLOSE + b"Content-Length: 50000000\r\n\r\n")
         until(lambda: running.application.waiting)
         sent = fill(client, BLOCK)
         release(running)
         client.sendall(b"x" * (50_000_000 - sent))
-        client.shutdown(socket.SHUT_WR)
         released_response, echo = answers(read_all(client))
     assert released_response.body == b"released"
     assert len(echo.json["body"]) == 50_000_000
