@@ -111,7 +111,7 @@ async def count_peers(count):
 class Connection:
     """A connection with 2 KB of an unfinished message."""
 
-    size, idle = 2048, True
+    size, idle, deadline_s = 2048, True, 1e-9
 
     def __init__(self, number=0, ended=None):
         self.remote_ip = self.client_address = f"192.0.2.{number % 200}"
@@ -120,7 +120,7 @@ class Connection:
     def abort(self):
         self.ended.append(self)
 
-    close = abort
+    close = deadline_passed = abort
 
 
 async def shrink_budget(count):
@@ -314,16 +314,13 @@ async def queue_webhook_events(count):
 
 async def pass_deadlines(count):
     state, passed = transport_state(0), []
-    for number in range(count):
-        connection = Connection(number)
-        connection.deadline_s = 1e-9
-        connection.deadline_passed = lambda: passed.append(None)
-        state.connections.add(connection)
+    state.connections.update(Connection(number, passed) for number in range(count))
     server = Server(state)
     yield
     server._check_deadlines()
     server._tick.cancel()
     await until(lambda: len(passed) == count)
+    yield
 
 
 async def end_waits(count):
