@@ -146,8 +146,10 @@ class Connection:
 
 
 @contextlib.asynccontextmanager
-async def connected(port, tls=None):
-    connection = Connection(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
+async def connected(port, tls=None, host="127.0.0.1", source=None):
+    """Open a connection, optionally from a local address."""
+    local = (source, 0) if source else None
+    connection = Connection(*await asyncio.open_connection(host, port, ssl=tls, local_addr=local))
     try:
         yield connection
     finally:
@@ -160,15 +162,15 @@ def head(method, target, headers):
     return "\r\n".join(lines).encode("latin-1")
 
 
-def with_origin(origin, headers=()):
-    return [("Host", HOST), *([("Origin", origin)] if origin is not None else []), *headers]
+def with_origin(origin, headers=(), host=HOST):
+    return [("Host", host), *([("Origin", origin)] if origin is not None else []), *headers]
 
 
-def request(method, target, body=None, origin=ORIGIN, headers=()):
+def request(method, target, body=None, origin=ORIGIN, headers=(), host=HOST):
     """Return the bytes of a request. The body is bytes or an object to encode as JSON."""
     data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     length = [("Content-Length", str(len(data)))] if body is not None else []
-    return head(method, target, [*with_origin(origin, headers), *length]) + data
+    return head(method, target, [*with_origin(origin, headers, host), *length]) + data
 
 
 def segment(topic):
@@ -292,6 +294,7 @@ def check_every_response(response, method):
     """Check that a response is JSON or empty, safe for caches, and does not name the server software."""
     assert response.headers.get_list("Vary") == ["Origin"]
     assert "Server" not in response.headers
+    assert len(response.headers.get_list("X-Request-Id")) == 1
     if allowed_origin(response) is not None:
         assert response.headers["Access-Control-Expose-Headers"] == "Retry-After, WWW-Authenticate, X-Request-Id"
     assert response.headers.get_list("Cache-Control") == ["no-store"]

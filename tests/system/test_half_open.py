@@ -16,7 +16,7 @@ import pytest
 from support.networks import dropping
 from support.paths import TESTS
 from support.rpc import RpcClient, until
-from support.service import ORIGIN, Service, head, with_origin
+from support.service import ORIGIN, Service, request
 
 from tornado_signal.http import streams
 from tornado_signal.transport import listener, websocket
@@ -54,17 +54,12 @@ async def silenced(path):
     service = Service(path)
     await service.start()
     code = await service.offer()
-    poll = b'{"code": "%b", "side": "offerer", "wait": 60}' % code.encode()
-    requests = [
-        head("GET", f"/events?code={code}&side=offerer", with_origin(ORIGIN)),
-        head("GET", "/lobby/events", with_origin(ORIGIN)),
-        head("GET", "/empty/sessions?wait=60", with_origin(ORIGIN)),
-        head("POST", "/poll", with_origin(ORIGIN, [("Content-Length", str(len(poll)))])) + poll,
-    ]
+    paths = (f"/events?code={code}&side=offerer", "/lobby/events", "/empty/sessions?wait=60")
+    poll = {"code": code, "side": "offerer", "wait": 60}
     clients = []
-    for request in requests * EACH:
+    for data in [*(request("GET", path) for path in paths), request("POST", "/poll", poll)] * EACH:
         reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
-        writer.write(request)
+        writer.write(data)
         clients.append((reader, writer))
     watches = service.store.watches
     await until(lambda: len(watches) == 4 * EACH)

@@ -17,7 +17,18 @@ from support.paths import SYSTEMD
 from support.proxies import EXAMPLES, PROXIES, CaddyPath, NginxPath, RequiredHAProxy, put
 from support.redis_servers import free_port
 from support.rpc import RpcClient, until
-from support.service import ORIGIN, WHO, Connection, allowed_origin, head, invalid, refused, segment, with_origin
+from support.service import (
+    ORIGIN,
+    WHO,
+    allowed_origin,
+    connected,
+    head,
+    invalid,
+    refused,
+    request,
+    segment,
+    with_origin,
+)
 from support.sse import open_stream
 from support.waiting import run_command
 
@@ -57,23 +68,14 @@ class Proxied:
     def __init__(self, proxy, tls):
         self.proxy, self.tls = proxy, tls
 
-    @contextlib.asynccontextmanager
-    async def connect(self, host="127.0.0.1", source=None):
-        local = (source, 0) if source else None
-        connection = Connection(*await asyncio.open_connection(host, self.proxy.port, ssl=self.tls, local_addr=local))
-        try:
-            yield connection
-        finally:
-            connection.writer.transport.abort()  # as browsers do, without waiting for the other end's farewell
+    def connect(self, **options):
+        return connected(self.proxy.port, self.tls, **options)
 
     async def call(self, method, target, body=None, *, origin=ORIGIN, headers=(), bound_s=BOUND_S, **options):
         """Send a request through the proxy. Return its response or None."""
-        data = b"" if body is None else json.dumps(body).encode()
-        length = [("Content-Length", str(len(data)))] if body is not None else []
-        _, *fields = with_origin(origin, [*headers, *length])
-        fields.append(("Host", f"127.0.0.1:{self.proxy.port}"))
         async with asyncio.timeout(bound_s), self.connect(**options) as connection:
-            await connection.send(head(method, target, fields) + data)
+            host = f"127.0.0.1:{self.proxy.port}"
+            await connection.send(request(method, target, body, origin, headers, host))
             return await connection.receive(method)
 
     async def post(self, target, /, **body):
@@ -281,10 +283,9 @@ def test_nginx_counts_the_network_of_an_ipv6_client():
 
 async def test_http_is_sent_to_https(start_through):
     through = await start_through("nginx")
-    reader, writer = await asyncio.open_connection("127.0.0.1", through.proxy.plain_port)
-    writer.write(head("POST", "/a%2Fb/offer?x=%00", [("Host", "signal.example.com"), ("Content-Length", "0")]))
-    response = await Connection(reader, writer).receive()
-    writer.close()
+    async with connected(through.proxy.plain_port) as connection:
+        await connection.send(request("POST", "/a%2Fb/offer?x=%00", b"", host="signal.example.com"))
+        response = await connection.receive()
     assert (response.status, response.headers["Location"]) == (308, "https://signal.example.com/a%2Fb/offer?x=%00")
 
 
@@ -333,15 +334,14 @@ async def test_events_pass_the_proxy_immediately(through):
 
 async def test_disconnected_client_releases_its_connections(through):
     code = (await through.post("/lobby/offer", **OFFER))["code"]
-    body = json.dumps({"code": code, "side": "offerer", "wait": 60}).encode()
     async with (
         open_stream(through.proxy.port, "/lobby/events", tls=through.tls),
         open_stream(through.proxy.port, f"/events?code={code}&side=offerer", tls=through.tls),
         through.connect() as waiting,
         through.connect() as looking,
     ):
-        await waiting.send(head("POST", "/poll", with_origin(ORIGIN, [("Content-Length", str(len(body)))])) + body)
-        await looking.send(head("GET", "/other/sessions?wait=60", with_origin(ORIGIN)))
+        await waiting.send(request("POST", "/poll", {"code": code, "side": "offerer", "wait": 60}))
+        await looking.send(request("GET", "/other/sessions?wait=60"))
         await until(lambda: waits(through) == 4)
     await until(lambda: waits(through) == 0)
 
@@ -518,16 +518,14 @@ async def test_post_is_not_sent_twice(kind, start_proxy, pair):
     """
     breaking = Breaking()
     proxy = start_proxy(kind, await breaking.start())
-    client = Connection(*await asyncio.open_connection("127.0.0.1", proxy.port, ssl=client_context(pair)))
     statuses = []
-    for method in ("GET", "POST"):
-        async with asyncio.timeout(BOUND_S):
-            await client.send(head(method, "/lobby/offer", with_origin(ORIGIN, [("Content-Length", "2")])) + b"{}")
+    async with connected(proxy.port, client_context(pair)) as client, asyncio.timeout(BOUND_S):
+        for method in ("GET", "POST"):
+            await client.send(request(method, "/lobby/offer", {}))
             response = await client.receive()
             statuses.append(response and response.status)
     assert statuses == [200, None if kind == "haproxy" else 503]
     assert breaking.requests == ["GET", "POST"]
-    client.writer.transport.abort()
     await breaking.stop(proxy)
 
 
