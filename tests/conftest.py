@@ -13,7 +13,7 @@ import hypothesis
 import pytest
 
 pytest.register_assert_rewrite("support")  # before any of it is imported
-FIXTURES = ("browser_fixtures", "certificates", "networks", "redis_traffic", "service", "service_manager")
+FIXTURES = ("browser_fixtures", "certificates", "networks", "proxies", "redis_traffic", "service", "service_manager")
 pytest_plugins = [f"support.{name}" for name in FIXTURES]
 
 from support import families, forked, redis_servers

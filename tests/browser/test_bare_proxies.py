@@ -12,17 +12,12 @@ KINDS = {"apache": BareApache, "nginx below /signal/": BareNginxPath}
 
 
 @pytest.fixture(params=["nginx", "nginx to a Unix socket", *KINDS])
-def bare(request, start, tmp_path):
+def bare(request, start, start_proxy, tmp_path):
     """A server, and a proxy in front of it."""
     path = tmp_path / "signal.sock"
     unix = request.param.endswith("socket")
     server = start("--stun-servers", "none", *(("--address", f"unix:{path}") if unix else ()))
-    directory = tmp_path / "proxy"
-    directory.mkdir()
-    kind = KINDS.get(request.param, BareNginx)
-    proxy = kind(directory, path if unix else int(server.url.rpartition(":")[2]))
-    yield server, proxy
-    proxy.stop()
+    return server, start_proxy(KINDS.get(request.param, BareNginx), path if unix else server.port)
 
 
 def test_pages_find_each_other_in_any_room_and_the_check_agrees(bare, profiles, open_demo, connect_page):
@@ -49,23 +44,20 @@ class StrippingNginx(BareNginx):
 
 
 @pytest.mark.parametrize("kind", [BareNginx, StrippingNginx])
-def test_page_without_referrers_is_in_the_room_or_learns_of_the_proxy(kind, server, tmp_path, profiles):
-    proxy = kind(tmp_path, int(server.url.rpartition(":")[2]))
-    try:
-        pages = [profiles.context().new_page() for _ in range(2)]
-        body, headers = Site.CONNECT.read_text(), {"Content-Type": "text/html", "Referrer-Policy": "no-referrer"}
+def test_page_without_referrers_is_in_the_room_or_learns_of_the_proxy(kind, server, start_proxy, profiles):
+    proxy = start_proxy(kind, server.port)
+    pages = [profiles.context().new_page() for _ in range(2)]
+    body, headers = Site.CONNECT.read_text(), {"Content-Type": "text/html", "Referrer-Policy": "no-referrer"}
+    for page in pages:
+        page.route(re.compile("/connect"), lambda route: route.fulfill(body=body, headers=headers))
+        page.goto(f"{proxy.url}/connect?{proxy.url}")
+        page.wait_for_function("() => window.ready")
+        page.evaluate("enter('lobby')")
+    if kind is BareNginx:
         for page in pages:
-            page.route(re.compile("/connect"), lambda route: route.fulfill(body=body, headers=headers))
-            page.goto(f"{proxy.url}/connect?{proxy.url}")
-            page.wait_for_function("() => window.ready")
-            page.evaluate("enter('lobby')")
-        if kind is BareNginx:
-            for page in pages:
-                page.wait_for_function("() => here.peers.size === 1")
-        else:
-            pages[0].wait_for_function("() => seen.some(([name]) => name === 'close')")
-            (name, message, *_) = pages[0].evaluate("seen")[0]
-            assert name == "error"
-            assert "A proxy" in message
-    finally:
-        proxy.stop()
+            page.wait_for_function("() => here.peers.size === 1")
+    else:
+        pages[0].wait_for_function("() => seen.some(([name]) => name === 'close')")
+        (name, message, *_) = pages[0].evaluate("seen")[0]
+        assert name == "error"
+        assert "A proxy" in message

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from support import npm_package
 from support.browsers import listed, until
-from support.certificates import make_pair
 from support.needs import require
 from support.node import Node
 from support.proxies import PROXIES
@@ -137,20 +136,16 @@ def test_bare_websocket_resumes_and_holds_after_a_stop_and_a_kill(client, start)
 
 
 @pytest.mark.parametrize("kind", PROXIES)
-def test_bare_websocket_works_from_a_page_over_http2(kind, start, profiles, tmp_path):
+def test_bare_websocket_works_from_a_page_over_http2(kind, start, start_proxy, profiles):
     server = start("--trusted-proxies", "127.0.0.1")
-    (tmp_path / "proxy").mkdir()
-    proxy = PROXIES[kind](tmp_path / "proxy", make_pair(tmp_path), int(server.url.rpartition(":")[2]))
-    try:
-        page = profiles.open(f"{proxy.url}/demo", ignore_https_errors=True)
-        assert page.evaluate("performance.getEntriesByType('navigation')[0].nextHopProtocol") == "h2"
-        page.evaluate(f"() => {{ {SCRIPT} }}")
-        client = Scripted(page.evaluate, proxy.url)
-        assert client.connect(proxy.url.replace("http", "ws", 1) + "/ws") == "signal.v1"
-        result(client, "subscribe", topic="lobby")
-        code = result(client, "offer", **OFFER)["code"]
-        assert received(client, 1)[0][1]["code"] == code
-        server.stop()
-        assert client.ended() == 1012
-    finally:
-        proxy.stop()
+    proxy = start_proxy(kind, server.port)
+    page = profiles.open(f"{proxy.url}/demo", ignore_https_errors=True)
+    assert page.evaluate("performance.getEntriesByType('navigation')[0].nextHopProtocol") == "h2"
+    page.evaluate(f"() => {{ {SCRIPT} }}")
+    client = Scripted(page.evaluate, proxy.url)
+    assert client.connect(proxy.url.replace("http", "ws", 1) + "/ws") == "signal.v1"
+    result(client, "subscribe", topic="lobby")
+    code = result(client, "offer", **OFFER)["code"]
+    assert received(client, 1)[0][1]["code"] == code
+    server.stop()
+    assert client.ended() == 1012

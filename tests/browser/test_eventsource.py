@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from support.browsers import until
-from support.certificates import make_pair
 from support.proxies import PROXIES
 
 PAGE = Path(__file__).with_name("eventsource.html")
@@ -113,29 +112,25 @@ def settle(server, count):
 
 
 @pytest.mark.parametrize("kind", PROXIES)
-def test_page_behind_a_proxy_reconnects_and_is_released(kind, start, origin, open_page, tmp_path):
+def test_page_behind_a_proxy_reconnects_and_is_released(kind, start, start_proxy, origin, open_page):
     peers = Peers(start(), origin)
-    port = int(peers.server.url.rpartition(":")[2])
-    (tmp_path / "proxy").mkdir()
-    proxy = PROXIES[kind](tmp_path / "proxy", make_pair(tmp_path), port)
-    try:
-        page = open_page(f"{proxy.url}/lobby/events")
-        peers.come()
-        peers.see(page)
-        page.evaluate("() => { window.errors = 0; source.addEventListener('error', () => { errors += 1; }); }")
-        peers.server.stop(signal.SIGKILL)
-        page.wait_for_function("() => errors > 1")
-        peers.server = start(port=port)
-        alone = sockets(peers.server)
-        peers.come()
-        page.wait_for_function("() => opened === 2")
-        peers.come()
-        peers.see(page)
-        settle(peers.server, alone + 1)
-        page.evaluate("source.close()")  # of the connection to the proxy this ends only a stream
-        settle(peers.server, alone)
-    finally:
-        proxy.stop()
+    port = peers.server.port
+    proxy = start_proxy(kind, port)
+    page = open_page(f"{proxy.url}/lobby/events")
+    peers.come()
+    peers.see(page)
+    page.evaluate("() => { window.errors = 0; source.addEventListener('error', () => { errors += 1; }); }")
+    peers.server.stop(signal.SIGKILL)
+    page.wait_for_function("() => errors > 1")
+    peers.server = start(port=port)
+    alone = sockets(peers.server)
+    peers.come()
+    page.wait_for_function("() => opened === 2")
+    peers.come()
+    peers.see(page)
+    settle(peers.server, alone + 1)
+    page.evaluate("source.close()")  # of the connection to the proxy this ends only a stream
+    settle(peers.server, alone)
 
 
 def test_page_that_closes_withdraws(start, origin, open_page):

@@ -8,7 +8,7 @@ from support import libraries
 from support.documents import pages
 from support.paths import ROOT
 from support.proxies import CaddyPath
-from support.waiting import end_all, until
+from support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -170,17 +170,16 @@ def test_default_import_of_trystero_connects_chromium_and_firefox(open_page, sit
     until(lambda: "from Chromium" in firefox.evaluate("heard"))
 
 
-def test_all_libraries_work_in_one_page_and_under_a_sub_path_of_a_proxy(open_page, start, tmp_path):
+def test_all_libraries_work_in_one_page_and_under_a_sub_path_of_a_proxy(open_page, start, start_proxy):
     server = start("--trusted-proxies", "127.0.0.0/8")
-    with end_all(CaddyPath, CaddyPath.stop) as put:
-        url = put(tmp_path, int(server.url.rpartition(":")[2])).url + "/signal/"
-        one, other = open_page(), open_page()
-        exchange_by_peerjs(one, other, url)
-        edit_together([one, other], url)
-        transfer_by_webtorrent(one, other, url)
-        greet(one, other, "meetByP2PT", url, "a room")
-        for strategy in ("nostr", "torrent", "ws-relay"):
-            greet(one, other, "meetByTrystero", url, strategy, "a room")
+    url = start_proxy(CaddyPath, server.port).url + "/signal/"
+    one, other = open_page(), open_page()
+    exchange_by_peerjs(one, other, url)
+    edit_together([one, other], url)
+    transfer_by_webtorrent(one, other, url)
+    greet(one, other, "meetByP2PT", url, "a room")
+    for strategy in ("nostr", "torrent", "ws-relay"):
+        greet(one, other, "meetByTrystero", url, strategy, "a room")
 
 
 @pytest.fixture

@@ -7,13 +7,11 @@ from urllib.parse import urlsplit
 import pytest
 from support import libraries
 from support.browsers import until
-from support.proxies import HOST, Nginx
-from support.waiting import end_all
+from support.proxies import Nginx, Plain
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 HERE = Path(__file__).parent
-SUB_PATH = "/signal"
 
 
 @pytest.fixture
@@ -108,7 +106,7 @@ def test_reconnect_keeps_the_id_and_connections_outlive_the_server(start, open_p
     for page in (one, other):
         until(lambda page=page: "disconnected" in page.evaluate("events"))
     assert one.evaluate("(async () => { kept.send(1); return (await once(kept, 'data')).answer; })()") == 1
-    start(port=urlsplit(server.url).port)
+    start(port=server.port)
     assert [page.call("reconnect") for page in (one, other)] == ["a", "b"]
     assert one.call("say", "b", 2) == [2, "b"]
     one.evaluate("peer.disconnect()")
@@ -119,13 +117,13 @@ def test_reconnect_keeps_the_id_and_connections_outlive_the_server(start, open_p
 # Behind a proxy
 
 
-class SubPathNginx(Nginx):
+class SubPathNginx(Plain, Nginx):
     """An nginx with the server under a path of the page's site, as docs/peerjs.md shows."""
 
     SITE = """
-map $http_upgrade $connection_upgrade { default upgrade; "" ""; }
-server {
-    listen 127.0.0.1:PORT;
+map $http_upgrade $connection_upgrade {{ default upgrade; "" ""; }}
+server {{
+    listen 127.0.0.1:{port};
     access_log off;
     proxy_http_version 1.1;
     proxy_set_header Host $http_host;
@@ -133,31 +131,17 @@ server {
     proxy_set_header X-Forwarded-Proto $scheme;
     proxy_set_header Upgrade $http_upgrade;
     proxy_set_header Connection $connection_upgrade;
-    location SUB_PATH/ { proxy_pass http://127.0.0.1:UPSTREAM/; }
-    location / { proxy_pass http://127.0.0.1:PAGES; }
-}
+    location /signal/ {{ proxy_pass http://127.0.0.1:{upstream[0]}/; }}
+    location / {{ proxy_pass http://127.0.0.1:{upstream[1]}; }}
+}}
 """
 
-    def configure(self):
-        self.url = f"http://{HOST}:{self.port}"
-        return self.command(filled(self.SITE, self))
 
-
-def filled(text, proxy):
-    upstream, pages = proxy.upstream
-    values = {"PORT": proxy.port, "SUB_PATH": SUB_PATH, "UPSTREAM": upstream, "PAGES": pages}
-    for name, value in values.items():
-        text = text.replace(name, str(value))
-    return text
-
-
-def test_same_site_under_a_sub_path(start, open_peer_page, peer_site, tmp_path):
+def test_same_site_under_a_sub_path(start, start_proxy, open_peer_page, peer_site):
     """The request for an id has no Origin then, because it is of the same origin."""
     server = start("--trusted-proxies", "127.0.0.1", "--peerjs-discovery")
-    (tmp_path / "proxy").mkdir()
-    with end_all(SubPathNginx, SubPathNginx.stop) as put:
-        proxy = put(tmp_path / "proxy", None, (urlsplit(server.url).port, peer_site.server_port))
-        pages = [open_peer_page(proxy, url=proxy.url, path=SUB_PATH) for _ in range(2)]
-        ids = [page.start() for page in pages]
-        assert pages[0].call("say", ids[1], "hello") == ["hello", ids[1]]
-        assert sorted(pages[0].call("ids")) == sorted(ids)
+    proxy = start_proxy(SubPathNginx, (server.port, peer_site.server_port))
+    pages = [open_peer_page(proxy, url=proxy.url, path="/signal") for _ in range(2)]
+    ids = [page.start() for page in pages]
+    assert pages[0].call("say", ids[1], "hello") == ["hello", ids[1]]
+    assert sorted(pages[0].call("ids")) == sorted(ids)

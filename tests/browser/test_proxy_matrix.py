@@ -6,6 +6,7 @@ room has characters that proxies change.
 """
 
 import contextlib
+import functools
 import itertools
 
 import pytest
@@ -27,24 +28,18 @@ TOGETHER = "() => window.lobby.peers.size === 1"
 
 
 @pytest.fixture
-def open_network(server, tmp_path, site, profiles):
+def open_network(server, start_proxy, site, profiles):
     """A function that opens two pages in a network before a proxy, and returns the pages and the network."""
-    proxies, networks = {}, contextlib.ExitStack()
+    put_before, networks = functools.cache(lambda kind: start_proxy(kind, server.port)), contextlib.ExitStack()
 
     def opening(kind, host, websockets, path=""):
-        if kind not in proxies:
-            directory = tmp_path / str(len(proxies))
-            directory.mkdir()
-            proxies[kind] = kind(directory, int(server.url.rpartition(":")[2]))
-        network = networks.enter_context(Proxy(proxies[kind].url, websockets=websockets))
+        network = networks.enter_context(Proxy(put_before(kind).url, websockets=websockets))
         origin = network.url if host == "same host" else site.origin
         return [profiles.open(f"{origin}/connect?{network.url}{path}") for _ in range(2)], network
 
     yield opening
     profiles.close()
     server.stop()
-    for each in proxies.values():
-        each.stop()
     networks.close()
 
 

@@ -1,7 +1,6 @@
 """Fixtures for tests with real browsers."""
 
 import contextlib
-import itertools
 import socket
 import subprocess
 
@@ -99,17 +98,9 @@ def server(request):
 
 
 @pytest.fixture
-def blocking(tmp_path):
+def blocking(start_proxy):
     """A function that starts a proxy for a server. The proxy blocks WebSockets."""
-    numbers = itertools.count()
-
-    def put_before(server, **options):
-        directory = tmp_path / f"proxy{next(numbers)}"
-        directory.mkdir()
-        return Blocking(directory, int(server.url.rpartition(":")[2]), **options)
-
-    with end_all(put_before, Blocking.stop) as put:
-        yield put
+    return lambda server, **options: start_proxy(Blocking, server.port, **options)
 
 
 @pytest.fixture

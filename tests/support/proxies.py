@@ -1,6 +1,7 @@
 """Real nginx, Caddy and HAProxy processes with the configurations of `systemd/`, with other names, ports and paths."""
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -8,10 +9,13 @@ import socket
 import subprocess
 import time
 
+import pytest
+
 from .documents import blocks, sections
 from .needs import require
 from .paths import ROOT, SYSTEMD
 from .redis_servers import free_port
+from .waiting import end_all
 
 BOUND_S = 20
 HOST = "127.0.0.1"
@@ -164,9 +168,6 @@ class Plain(Proxy):
 
     PATH = ""
 
-    def __init__(self, directory, upstream):
-        super().__init__(directory, None, upstream)
-
     def configure(self):
         self.url = f"http://{HOST}:{self.port}{self.PATH}"
         return self.command(self.SITE.format(**vars(self)))
@@ -188,9 +189,9 @@ server {{
 }}
 """
 
-    def __init__(self, directory, upstream, handshakes=None):
+    def __init__(self, directory, pair, upstream, handshakes=None):
         self.handshakes = handshakes or upstream
-        super().__init__(directory, upstream)
+        super().__init__(directory, pair, upstream)
 
 
 class BareNginx(Plain, Nginx):
@@ -488,3 +489,17 @@ class HAProxy(Proxy):
 PROXIES = {"nginx": Nginx, "caddy": Caddy, "haproxy": HAProxy}
 EXAMPLES = (NginxPath, Ingress, CaddyPath, ClusterCaddy, RequiredNginx, RequiredHAProxy)
 """The other examples of the documentation, for plain HTTP."""
+
+
+@pytest.fixture
+def start_proxy(tmp_path, pair):
+    """A function that starts a proxy, of a class or of one of the names in `PROXIES`, with the certificate `pair`."""
+    numbers = itertools.count()
+
+    def starting(kind, upstream, **options):
+        directory = tmp_path / f"proxy{next(numbers)}"
+        directory.mkdir()
+        return PROXIES.get(kind, kind)(directory, pair, upstream, **options)
+
+    with end_all(starting, Proxy.stop) as start:
+        yield start

@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import pytest
-from support.certificates import client_context, make_pair
+from support.certificates import client_context
 from support.command import Server
 from support.networks import own_network
 from support.paths import SYSTEMD
@@ -98,29 +98,9 @@ def open_socket(through, **options):
     return RpcClient(f"wss://127.0.0.1:{through.proxy.port}/ws", ORIGIN, ssl=through.tls, **options)
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    return make_pair(tmp_path_factory.mktemp("pair"))
-
-
 @pytest.fixture(params=PROXIES)
 def kind(request):
     return request.param
-
-
-@pytest.fixture
-def start_proxy(tmp_path, pair):
-    started = []
-
-    def start(kind, upstream, **options):
-        directory = tmp_path / f"proxy{len(started)}"
-        directory.mkdir()
-        started.append(PROXIES[kind](directory, pair, upstream, **options))
-        return started[-1]
-
-    yield start
-    for proxy in started:
-        proxy.stop()
 
 
 @pytest.fixture
@@ -138,7 +118,8 @@ def start_through(io_loop, start_service, start_proxy, pair, tmp_path):
             sockets = open_sockets([f"unix:{upstream}"], 0, "--port", 0o600)
             await listener.start(sockets)
             listeners.append((listener, *sockets))
-        return Through(service, start_proxy(kind, upstream, idle_s=idle_s), client_context(pair))
+        proxy = start_proxy(kind, upstream, idle_s=idle_s)
+        return Through(service, proxy, client_context(pair) if proxy.url.startswith("https:") else None)
 
     yield start
     for listener, listening in listeners:
@@ -172,22 +153,16 @@ async def test_neither_the_client_nor_the_own_origin_can_be_forged(kind, hop, st
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-async def test_nothing_can_be_forged_with_any_example_of_the_documentation(example, start_service, tmp_path):
-    service = await start_service(trusted_proxies=TRUSTED)
-    service.application.routes["/who"] = WHO
-    proxy = example(tmp_path, service.port)
+async def test_nothing_can_be_forged_with_any_example_of_the_documentation(example, start_through):
+    through = await start_through(example)
     path = "/signal" if example in (NginxPath, CaddyPath) else ""
     scheme = "https" if example is RequiredHAProxy else "http"
-    try:
-        through = Through(service, proxy, None)
-        for headers in ([], FORGED):
-            response = await through.call("GET", f"{path}/who", headers=headers, source=ELSEWHERE)
-            assert (response.status, response.json) == (200, {"client": ELSEWHERE}), proxy.log()
-            own = [("Sec-Fetch-Site", "same-origin"), *headers]
-            response = await through.call("GET", f"{path}/topics", origin=None, headers=own, source=ELSEWHERE)
-            assert (response.status, allowed_origin(response)) == (200, f"{scheme}://127.0.0.1:{proxy.port}")
-    finally:
-        proxy.stop()
+    for headers in ([], FORGED):
+        response = await through.call("GET", f"{path}/who", headers=headers, source=ELSEWHERE)
+        assert (response.status, response.json) == (200, {"client": ELSEWHERE}), through.proxy.log()
+        own = [("Sec-Fetch-Site", "same-origin"), *headers]
+        response = await through.call("GET", f"{path}/topics", origin=None, headers=own, source=ELSEWHERE)
+        assert (response.status, allowed_origin(response)) == (200, f"{scheme}://127.0.0.1:{through.proxy.port}")
 
 
 @pytest.mark.needs("curl", "root")
@@ -254,8 +229,7 @@ class Narrow(PROXIES["nginx"]):
         return super().command(put(site, [(f"{limit} 1000;", f"{limit} 2;")]))
 
 
-async def test_nginx_limits_what_a_client_has_open(start_through, monkeypatch):
-    monkeypatch.setitem(PROXIES, Narrow, Narrow)
+async def test_nginx_limits_what_a_client_has_open(start_through):
     through = await start_through(Narrow)
     address = {"local_addr": (ELSEWHERE, 0)}
     async with open_socket(through, **address), open_socket(through, **address):

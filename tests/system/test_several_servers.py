@@ -12,7 +12,7 @@ import sys
 
 import pytest
 import redis as redis_client
-from support.certificates import client_context, make_pair
+from support.certificates import client_context
 from support.checkout import previous_version
 from support.command import Server
 from support.documents import blocks
@@ -39,12 +39,10 @@ def serve(redis, start):
 
 
 @pytest.fixture
-def behind(tmp_path):
+def behind(start_proxy, pair):
     @contextlib.asynccontextmanager
     async def meet(kind, upstream):
-        (tmp_path / "proxy").mkdir()
-        pair = make_pair(tmp_path)
-        proxy = PROXIES[kind](tmp_path / "proxy", pair, upstream)
+        proxy = start_proxy(kind, upstream)
         pairs = Pairs(proxy.port, client_context(pair))
         try:
             await pairs.more()
@@ -52,7 +50,6 @@ def behind(tmp_path):
             await pairs.end()
         finally:
             await pairs.cancel()
-            proxy.stop()
         assert max(collections.Counter(pairs.heard).values()) == 1
 
     return meet
