@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 
@@ -18,6 +17,7 @@ from support.paths import ROOT, TESTS
 from support.redis_servers import free_port
 from support.searches import some
 from support.tokens import write_secret
+from support.waiting import accepts
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("node")]
 
@@ -136,15 +136,10 @@ def making_tokens(react, *command):
     options = {"cwd": react, "stderr": subprocess.DEVNULL, "env": os.environ | {"PORT": str(port)}}
     with subprocess.Popen(command, **options) as backend:
         try:
-            until(lambda: answers(port))
+            until(lambda: accepts(port))
             yield f"http://127.0.0.1:{port}/"
         finally:
             backend.terminate()
-
-
-def answers(port):
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_react_example_runs_in_development_with_and_without_tokens(react, start, profiles):

@@ -6,7 +6,6 @@ import re
 import pytest
 from support.browsers import until
 from support.command import call
-from support.redis_servers import RedisServer
 from support.traffic import hammer
 
 DESK = {"viewport": {"width": 1200, "height": 900}}
@@ -43,28 +42,6 @@ def guarded(start, tmp_path):
     return lambda *flags: start("--admin-port", "0", "--admin-token-file", tmp_path / "token", *flags)
 
 
-@pytest.fixture
-def start_shared(start):
-    """A function that starts servers which share a Redis."""
-    redis = RedisServer("redis")
-    flags = ("--admin-port", "0", "--store", "redis", "--redis-nodes", redis.address, "--durability", "os")
-    yield lambda *more: start(*flags, *more)
-    redis.kill()
-
-
-@pytest.fixture
-def busy(start):
-    """A server with an admin listener, sessions of two origins, and a refused request."""
-    server = start("--admin-port", "0")
-    for number in range(5):
-        server.call(
-            f"/topic-{number}/offer", {"info": "from a peer", "offer": "from a peer"}, origin="https://one.example"
-        )
-    server.call("/lobby/offer", {"info": "from a peer", "offer": "from a peer"}, origin="https://two.example")
-    server.call("/nowhere")
-    return server
-
-
 def rows(page, heading):
     table = page.get_by_role("region", name=heading).get_by_role("row")
     return [row.get_by_role("cell").all_inner_texts() for row in table.all()[1:]]
@@ -74,8 +51,13 @@ def ticks(figure):
     return figure.locator(".events").get_attribute("d").count("M")
 
 
-def test_page_shows_the_state_of_the_server_and_follows_it(busy, open_operator, findings):
-    page = open_operator(busy)
+def test_page_shows_the_state_of_the_server_and_follows_it(start, open_operator, findings):
+    server, fields = start("--admin-port", "0"), {"info": "from a peer", "offer": "from a peer"}
+    for number in range(5):
+        server.call(f"/topic-{number}/offer", fields, origin="https://one.example")
+    server.call("/lobby/offer", fields, origin="https://two.example")
+    server.call("/nowhere")
+    page = open_operator(server)
     assert findings(page) == []
     assert page.get_by_role("heading", level=1).inner_text() == "Well"
     assert page.get_by_role("status").get_by_text("No trouble in the last 60 minutes.").is_visible()
@@ -96,20 +78,20 @@ def test_page_shows_the_state_of_the_server_and_follows_it(busy, open_operator, 
     assert page.get_by_role("button", name="Disconnect").count() == 0
     figure = page.get_by_role("listitem").filter(has_text="Room")
     figure.get_by_text("6", exact=True).wait_for()
-    busy.offer()
+    server.offer()
     figure.get_by_text("7", exact=True).wait_for()
     traffic = page.get_by_role("listitem").filter(has_text="Traffic")
     until(lambda: traffic.locator("strong").first.inner_text() != "0")
     assert traffic.locator(".line").get_attribute("d").count(",") >= 1
 
 
-def test_charts_have_thresholds_and_events(start_shared, open_operator):
-    server = start_shared()
+def test_charts_have_thresholds_and_events(share, open_operator):
+    server = share()
     page = open_operator(server)
     figure = page.get_by_role("listitem").filter(has_text="Trouble")
     assert figure.locator("svg .limit").count() == 1
     assert figure.locator("svg").bounding_box()["height"] >= 50
-    other = start_shared()
+    other = share()
     until(lambda: ticks(figure) == 2)
     assert (
         call("admin", "block", "--address", "192.0.2.1", "--for", "1m", "--admin-url", server.admin_url).returncode == 0
@@ -199,15 +181,6 @@ def test_token_is_asked_for_with_the_keyboard(guarded, profiles, findings):
     assert TOKEN not in page.url
 
 
-@pytest.fixture
-def operated(guarded, open_operator):
-    """A server with a token, sessions, and topics on the page, and the page after the token was entered."""
-    server = guarded("--admin-topics", "true")
-    server.offer("lobby")
-    server.offer("attic")
-    return server, open_operator(server, TOKEN)
-
-
 @contextlib.contextmanager
 def answered(page, question, answer="accept"):
     """Answer the question that follows."""
@@ -217,8 +190,11 @@ def answered(page, question, answer="accept"):
     assert asked == [question]
 
 
-def test_actions_are_confirmed_and_shown(operated, findings):
-    server, page = operated
+def test_actions_are_confirmed_and_shown(guarded, open_operator, findings):
+    server = guarded("--admin-topics", "true")
+    for topic in ("lobby", "attic"):
+        server.offer(topic)
+    page = open_operator(server, TOKEN)
     page.get_by_role("button", name="Withdraw the sessions of lobby").focus()
     with answered(page, "Withdraw the sessions of lobby?", "dismiss"):
         page.keyboard.press("Enter")
@@ -267,14 +243,14 @@ def test_actions_are_confirmed_and_shown(operated, findings):
     page.get_by_role("status").get_by_text("does not respond").wait_for()
 
 
-def test_page_shows_all_servers_and_workers_and_names_a_missing_one(start_shared, open_operator):
-    server = start_shared("--workers", "2")
+def test_page_shows_all_servers_and_workers_and_names_a_missing_one(share, open_operator):
+    server = share("--workers", "2")
     for _ in range(5):
         server.offer()
     page = open_operator(server)
     figure = page.get_by_role("listitem").filter(has_text="Room")
     figure.get_by_text("5", exact=True).wait_for()
-    other = start_shared()
+    other = share()
     until(lambda: len(rows(page, "Servers")) == 3)
     names = [row[0].rpartition(":")[2] for row in rows(page, "Servers")]
     ports = [each.url.rpartition(":")[2] for each in (server, other)]

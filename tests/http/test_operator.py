@@ -148,7 +148,7 @@ def test_idle_connections_do_not_block_probes(start):
                 with contextlib.suppress(ConnectionError):
                     client.sendall(sent)
             for _ in range(3):
-                assert server.call("/readyz", base=server.admin_url, origin=None)[0] == 200
+                assert server.ask_admin("/readyz")[0] == 200
             assert len(os.listdir(descriptors)) <= before + ADMIN_CONNECTIONS
         assert server.call("/health")[0] == 200
     assert server.stop() == 0

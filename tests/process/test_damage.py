@@ -131,7 +131,7 @@ def test_removed_data_is_logged_and_its_sessions_are_gone_for_their_clients(what
         (tmp_path / "data").mkdir()
     assert waited()[0] in (404, 503)
     stream.read_until(lambda: not stream.known)
-    until(lambda: server.call("/readyz", base=server.admin_url, origin=None)[0] == 200)
+    until(lambda: server.ask_admin("/readyz")[0] == 200)
     until(lambda: server.codes() == [])
     code = until(
         lambda: (found := server.call("/lobby/offer", {"info": "i", "offer": "o"}))[0] == 200 and found[1]["code"]

@@ -162,7 +162,7 @@ def test_exhausted_descriptors_of_the_store_refuse_offers(start):
                 check_refusal(status, headers, found)
                 refused += 1
         allow(server, DESCRIPTORS_KEPT)
-        until(lambda: server.call("/readyz", base=server.admin_url, origin=None)[0] == 200)
+        until(lambda: server.ask_admin("/readyz")[0] == 200)
         for code, offer in kept.items():
             status, _, found = post(client, "/poll", code=code, side="answerer")
             assert (status, found["offer"]) == (200, offer)

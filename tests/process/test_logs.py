@@ -19,7 +19,7 @@ from support.redis_servers import free_port
 from support.rpc import RpcClient
 from support.service import NO_SUCH_CODE, ORIGIN, request
 from support.traffic import SECRETS, send, traffic
-from support.waiting import until
+from support.waiting import accepts, until
 from support.y_webrtc import RawClient
 
 from tornado_signal.system import logs
@@ -50,11 +50,6 @@ def record(message, *arguments, level=logging.INFO, name="tornado_signal.some", 
     if fields:
         made.fields = fields
     return made
-
-
-def accepts(port):
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def lines(server):

@@ -41,18 +41,6 @@ def token(tmp_path):
     return path
 
 
-@pytest.fixture
-def share(redis, start, tmp_path):
-    """Return a function that starts a server on the same Redis."""
-    prefix = f"{tmp_path.name}:"
-
-    def starting(*arguments):
-        flags = ("--store", "redis", "--redis-nodes", redis.address, "--redis-prefix", prefix, "--durability", "os")
-        return start("--admin-port", "0", *flags, *arguments)
-
-    return starting
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_reload_replaces_the_token(share, token, workers):
     server = share("--admin-token-file", token, "--workers", str(workers))
@@ -78,7 +66,7 @@ def test_full_listener_is_logged_when_it_begins_and_ends(share, workers):
             client.sendall(head("GET", "/operator.js", [("Host", "localhost")]) * 200)
             assert client.recv(1024).startswith(b"HTTP/1.1 200")
         with contextlib.suppress(OSError):
-            assert server.call("/readyz", base=server.admin_url, origin=None)[0] == 503
+            assert server.ask_admin("/readyz")[0] == 503
         line = server.process.stderr.readline()
     assert "clients are refused: all connections of the admin listener are in use" in line
     assert "clients are served again: admin had no room" in server.process.stderr.readline()

@@ -101,8 +101,8 @@ def test_settings_of_each_source_take_effect(start, tmp_path):
         )
         assert b"Access-Control-Allow-Origin: https://app.example\r\n" in whole(connection)
         assert time.monotonic() - began_s >= SETTINGS["keep-alive-s"]
-    assert server.call("/healthz", base=server.admin_url, origin=None) == (200, {"status": "ok"})
-    assert server.call("/readyz", base=server.admin_url, origin=None) == (200, {"status": "ok"})
+    assert server.ask_admin("/healthz") == (200, {"status": "ok"})
+    assert server.ask_admin("/readyz") == (200, {"status": "ok"})
     assert server.admin_url.startswith("http://127.0.0.1:")
     assert server.stop() == 0
     assert not any("ICE servers: none" in line for line in server.log)
@@ -330,8 +330,8 @@ def test_stopping_server_finishes_requests_and_is_not_ready(start):
         until_it_accepts_no_connections(server)
         server.process.send_signal(signal.SIGHUP)
         unready = (503, {"status": "unavailable", "reason": "draining"})
-        assert server.call("/readyz", base=server.admin_url, origin=None) == unready
-        assert server.call("/healthz", base=server.admin_url, origin=None) == (200, {"status": "ok"})
+        assert server.ask_admin("/readyz") == unready
+        assert server.ask_admin("/healthz") == (200, {"status": "ok"})
         body = begun + whole(slow)
     assert server.wait() == 0
     assert not [line for line in server.log if "again" in line]
@@ -346,7 +346,7 @@ def test_drain_delay_warns_load_balancers_and_serves_until_a_second_signal(start
     server.process.send_signal(signal.SIGTERM)
     until(lambda: server.call("/health") == (503, {"error": "Service unavailable"}))
     assert b"\r\nConnection: close\r\n" in send(server, b"GET / HTTP/1.1\r\nHost: a\r\nOrigin: null\r\n\r\n")
-    assert server.call("/readyz", base=server.admin_url, origin=None)[0] == 503
+    assert server.ask_admin("/readyz")[0] == 503
     assert server.codes() == [code]
     assert server.stop() == 0
     assert any("stopping at once" in line for line in server.log)
@@ -408,7 +408,7 @@ def test_passed_sockets_replace_address_and_port(start, passed):
     assert server.admin_url == f"http://127.0.0.1:{admin.getsockname()[1]}"
     for base in where:
         assert server.call("/health", base=base)[0] == 200
-    assert server.call("/readyz", base=server.admin_url, origin=None)[0] == 200
+    assert server.ask_admin("/readyz")[0] == 200
     assert server.stop() == 0
 
 

@@ -80,7 +80,7 @@ def test_status_line_and_readiness_say_what_is_full_in_any_worker(start, manager
 
 def test_killed_worker_is_replaced_without_failed_requests_and_a_stop_ends_all(start):
     server = start("--admin-address", "0.0.0.0")
-    assert server.call("/readyz", base=server.admin_url, origin=None) == (200, {"status": "ok"})
+    assert server.ask_admin("/readyz") == (200, {"status": "ok"})
     poll = {"code": server.offer(), "side": "offerer"}
     cursor = server.call("/poll", poll | {"wait": 0})[1]["cursor"]
     answered = in_background(lambda: server.call("/poll", poll | {"wait": 60, "since": cursor}))

@@ -193,6 +193,10 @@ class Server(contextlib.AbstractContextManager):
         status, _, content = self.exchange(path, body, **options)
         return status, json.loads(content)
 
+    def ask_admin(self, path):
+        """Send a request of a program on this machine to the admin listener."""
+        return self.call(path, base=self.admin_url, origin=None)
+
     def offer(self, topic="lobby", info="i", offer="o"):
         status, response = self.call(f"/{topic}/offer", {"info": info, "offer": offer})
         assert status == 200, response

@@ -14,24 +14,21 @@ from .waiting import until
 def check_fullness(server, manager, what, count):
     """Open `count` connections, more than fit, and close them. Check what the operator sees."""
 
-    def readiness():
-        return server.call("/readyz", base=server.admin_url, origin=None)
-
     def full():
         return {name for (name, *_), value in scrape(server.admin_url).all("full").items() if value}
 
     where = urlsplit(server.url)
-    assert readiness() == (200, {"status": "ok"})
+    assert server.ask_admin("/readyz") == (200, {"status": "ok"})
     assert full() == set()
     assert {*scrape(server.admin_url).all("max_connections").values()} == {3}
     with contextlib.ExitStack() as ends:
         for _ in range(count):
             ends.enter_context(socket.create_connection((where.hostname, where.port)))
-        until(lambda: readiness() == (200, {"status": "ok", "full": [what]}))
+        until(lambda: server.ask_admin("/readyz") == (200, {"status": "ok", "full": [what]}))
         assert full() == {what}
         while f"; full: {what}" not in receive_message(manager).get("STATUS", ""):
             pass
-    until(lambda: readiness() == (200, {"status": "ok"}))
+    until(lambda: server.ask_admin("/readyz") == (200, {"status": "ok"}))
     assert full() == set()
     while "; full" in receive_message(manager).get("STATUS", "; full"):
         pass

@@ -31,13 +31,13 @@ def run_refused(*arguments, **options):
     return match[1]
 
 
-def fill(path, sessions, *, offer="their offer", seed=1, timeout_ms=LONG_MS):
+def fill(path, sessions, *, offer="their offer", timeout_ms=LONG_MS):
     """Create a data directory with sessions, some answered, some with candidates. Return pairs of origin and code."""
 
     async def filling():
         clock = HandClock(time.time_ns() // 1_000_000)
         store = await open_leveldb(path, clock, session_timeout_ms=timeout_ms, durability="os")
-        rng = random.Random(seed)
+        rng = random.Random(1)
         codes = []
         for number in range(sessions):
             origin = rng.choice([ORIGIN, OTHER])

@@ -5,7 +5,6 @@ import itertools
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 
@@ -15,7 +14,7 @@ from .documents import blocks, sections
 from .needs import require
 from .paths import ROOT, SYSTEMD
 from .redis_servers import free_port
-from .waiting import end_all
+from .waiting import accepts, end_all
 
 BOUND_S = 20
 HOST = "127.0.0.1"
@@ -105,7 +104,7 @@ class Proxy:
     def _answers(self):
         end_s = time.monotonic() + BOUND_S
         while self.process.poll() is None and time.monotonic() < end_s:
-            with contextlib.suppress(ConnectionRefusedError), socket.create_connection((HOST, self.port), BOUND_S):
+            if accepts(self.port):
                 return True
             time.sleep(0.02)
         return False
@@ -493,7 +492,7 @@ EXAMPLES = (NginxPath, Ingress, CaddyPath, ClusterCaddy, RequiredNginx, Required
 
 @pytest.fixture
 def start_proxy(tmp_path, pair):
-    """A function that starts a proxy, of a class or of one of the names in `PROXIES`, with the certificate `pair`."""
+    """A function that starts a proxy of a class or of a name in `PROXIES`. Its certificate is `pair`."""
     numbers = itertools.count()
 
     def starting(kind, upstream, **options):

@@ -15,12 +15,11 @@ class Scrape:
         self.text = text
         self.families = {family.name: family for family in text_string_to_metric_families(text)}
 
-    def all(self, name, sample=None):
+    def all(self, name):
         """Return the values of one of our metrics by label values, which are in the order of the label names."""
         samples = self.families[PREFIX + name].samples
-        assert len({_labels(each) for each in samples}) == len(samples) or sample, "two samples with the same labels"
-        full_name = PREFIX + (sample or name)
-        return {_labels(each): each.value for each in samples if each.name in (full_name, full_name + "_total")}
+        assert len({_labels(each) for each in samples}) == len(samples), "two samples with the same labels"
+        return {_labels(each): each.value for each in samples}
 
     def one(self, name, *labels):
         return self.all(name).get(labels, 0)

@@ -331,9 +331,9 @@ class Under:
         first = await self.begin(topic)
         return [first, *(event[0] for event in await self.events(first, topic))][-1]
 
-    async def events(self, position, topic="topic", on_reset=None):
+    async def events(self, position, topic="topic"):
         """Return the events of a topic since a position: the next position, code, and reason. None for a listed one."""
-        events = [event async for step in self.steps(position, topic, on_reset) for event in step]
+        events = [event async for step in self.steps(position, topic) for event in step]
         return [
             event if isinstance(event, Removed) else (event.position, event.listed.session.code, None)
             for event in events

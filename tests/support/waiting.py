@@ -2,6 +2,7 @@
 
 import contextlib
 import http.server
+import socket
 import subprocess
 import threading
 import time
@@ -20,6 +21,12 @@ def until(reached, bound_s=60, complaint=lambda: "the condition was not reached 
         assert looked_s < end_s, complaint()
         time.sleep(pause_s)
         pause_s = max(pause_s, min(1.2 * pause_s, 0.1))
+
+
+def accepts(port):
+    """Return whether something listens on a port of this machine."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextlib.contextmanager

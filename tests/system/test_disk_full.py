@@ -72,12 +72,8 @@ def serve(small_disk, start):
     return lambda *arguments: start("--admin-port", 0, *arguments, data=small_disk / "data")
 
 
-def readiness(server):
-    return server.call("/readyz", base=server.admin_url, origin=None)
-
-
 def wait_until_ready(server):
-    until(lambda: readiness(server)[0] == 200, BOUND_S)
+    until(lambda: server.ask_admin("/readyz")[0] == 200, BOUND_S)
 
 
 def failures(server):
@@ -164,8 +160,8 @@ def test_read_only_disk_refuses_writes_and_loses_nothing(small_disk, start):
         publisher.until(503)  # open files can still be written. LevelDB fails when it needs its next file
         remount(small_disk, "ro")
         assert [publisher.publish() for _ in range(3)] == [503] * 3
-        assert readiness(server)[0] == 503
-        assert server.call("/healthz", base=server.admin_url, origin=None)[0] == 200
+        assert server.ask_admin("/readyz")[0] == 503
+        assert server.ask_admin("/healthz")[0] == 200
         assert server.call("/health")[0] == 200
         remount(small_disk, "rw")
         assert publisher.publish() == 503
@@ -191,7 +187,7 @@ def test_own_sessions_do_not_fill_the_disk(small_disk, serve):
     assert code in server.codes()
     assert server.call("/refresh", {"code": code, "side": "offerer"})[0] == 200
     assert server.call("/withdraw", {"code": code, "side": "offerer"})[0] == 200
-    until(lambda: readiness(server) == (200, {"status": "ok", "full": ["disk"]}))
+    until(lambda: server.ask_admin("/readyz") == (200, {"status": "ok", "full": ["disk"]}))
     assert gauge(server, "full", "disk") == 1
     publisher.until(200)
     for _ in range(3):  # under pressure that does not end
@@ -232,7 +228,7 @@ def test_ballast_is_released_on_a_full_disk(command, small_disk, serve):
     server = serve("--session-timeout-ms", 3000)
     assert Publisher(server).publish() == 503
     assert server.codes() == []
-    assert readiness(server)[0] in (200, 503)
+    assert server.ask_admin("/readyz")[0] in (200, 503)
     (small_disk / "others").unlink()
     Publisher(server).until(200)
     until((small_disk / "data" / files.BALLAST).exists)

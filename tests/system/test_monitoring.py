@@ -95,11 +95,10 @@ redis = fixture(RedisServer, "redis")
 @pytest.fixture
 def servers(redis, start, tmp_path):
     """A server on LevelDB, and one of two processes on Redis, both with a receiver of webhooks."""
-    two = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--workers", "2")
     with Receiver() as receiver:
         flags = ("--admin-port", "0", "--allowed-origins", f"{ORIGIN},https://hidden.example")
         flags += ("--webhook-url", receiver.url, *webhook_secret(tmp_path))
-        one, several = start(*flags), start(*flags, *two)
+        one, several = start(*flags), start(*flags, "--durability", "os", "--workers", "2", redis=redis)
         yield one, several
         several.stop()  # a killed one would leave the folder that its processes share
 
@@ -321,12 +320,11 @@ def test_alerts_fire_in_prometheus_for_disks_receivers_restarts_and_failovers(st
         receiver = stack.enter_context(Receiver())
         receiver.behaviour = status(500)
         hooks = ("--webhook-url", receiver.url, *webhook_secret(tmp_path))
-        stored = ("--store", "redis", "--redis-nodes", cluster.address, "--durability", "os", "--workers", "2")
         flags = ("--admin-port", "0")
         slow, broken = (start(*flags, data=name) for name in ("slow", "broken"))
         hooked = start(*flags, *hooks, data="hooked")
         limited = start(*flags, "--max-sessions-per-origin", "1", data="limited")
-        several = start(*flags, *stored)
+        several = start(*flags, "--durability", "os", "--workers", "2", redis=cluster)
         watched = (slow, broken, hooked, limited, several)
         prometheus = Prometheus(tmp_path, map(instance, watched), impatient())
         stack.callback(prometheus.end)
