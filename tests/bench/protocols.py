@@ -74,10 +74,6 @@ def tracker(where: Path) -> Server:
     return Original(["--input-type=module", "-e", TRACKER], where / "tracker.log", "listening")
 
 
-def peerjs(where: Path) -> Server:
-    return PeerJs(where / "peerjs.log")
-
-
 class Client(WebSocket):
     """A client that counts its messages."""
 
@@ -250,7 +246,7 @@ class Protocol:
 def described() -> dict[str, Protocol]:
     peerjs_path = "/peerjs?key=peerjs&id=peer-{0}&token=token-{0}&version=1.5.5"
     return {
-        "PeerJS": Protocol("a pair", 200, 1.0, peerjs, meet, peerjs_path, None),
+        "PeerJS": Protocol("a pair", 200, 1.0, lambda where: PeerJs(where / "peerjs.log"), meet, peerjs_path, None),
         "y-webrtc": Protocol(
             *(f"a message to {SUBSCRIBERS} subscribers", 1000, 1.0, y_webrtc, publish, "/y-webrtc"),
             lambda number: {"type": "subscribe", "topics": [f"room-{number}"]},

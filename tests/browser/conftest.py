@@ -103,14 +103,7 @@ def page(server, connect_page):
     return connect_page(server)
 
 
-@pytest.fixture
-def alice(server, connect_page):
-    return connect_page(server)
-
-
-@pytest.fixture
-def bob(server, connect_page):
-    return connect_page(server)
+alice = bob = page  # each is a page of its own
 
 
 @pytest.fixture

@@ -30,15 +30,6 @@ class Scripted:
     def call(self, method, **params):
         return self.evaluate(f"call({json.dumps(method)}, {json.dumps(params)})")
 
-    def send_bytes(self):
-        self.evaluate("send(new Uint8Array(1))")
-
-    def events(self):
-        return self.evaluate("events")
-
-    def ended(self):
-        return self.evaluate("ended")
-
 
 @pytest.fixture
 def page(site):
@@ -83,7 +74,7 @@ def received(client, number):
     """Wait for events that are more than a cursor. Return type, data and cursor of each."""
 
     def found():
-        events = [each for each in client.events() if "type" in each]
+        events = [each for each in client.evaluate("events") if "type" in each]
         return events if len(events) >= number else None
 
     events = until(found)
@@ -114,7 +105,7 @@ def test_bare_websocket_resumes_and_holds_after_a_stop_and_a_kill(client, start)
     cursor, known = events[-1][2], [code, other]
     for number, close_code in ((signal.SIGTERM, 1012), (signal.SIGKILL, 1006)):
         server.stop(number)
-        assert client.ended() == close_code
+        assert client.evaluate("ended") == close_code
         server = start(*flags, port=port)
         missed = publish()
         client.connect(url)
@@ -130,8 +121,8 @@ def test_bare_websocket_resumes_and_holds_after_a_stop_and_a_kill(client, start)
     found = {(kind, data.get("answer", data.get("code"))) for kind, data, _ in received(client, 3 + len(known))}
     assert found >= {("gone", code), ("answer", "a")}
     left = result(client, "offer", **OFFER, hold=True)["code"]
-    client.send_bytes()
-    assert client.ended() == 1003
+    client.evaluate("send(new Uint8Array(1))")
+    assert client.evaluate("ended") == 1003
     until(lambda: left not in [each["code"] for each in listed(server, client.origin)])
 
 
@@ -148,4 +139,4 @@ def test_bare_websocket_works_from_a_page_over_http2(kind, start, start_proxy, p
     code = result(client, "offer", **OFFER)["code"]
     assert received(client, 1)[0][1]["code"] == code
     server.stop()
-    assert client.ended() == 1012
+    assert client.evaluate("ended") == 1012

@@ -331,16 +331,9 @@ def code_of(page, path):
     return read.stdout.strip()
 
 
-@pytest.fixture
-def public(start, pair):
-    """A server at a name that other devices could reach, and the options of its pages."""
-    server = start("--tls-certificate", pair.certificate, "--tls-key", pair.key)
-    server.url = server.url.replace("127.0.0.1", "demo.example")
-    return server, {"ignore_https_errors": True}
-
-
-def test_qr_code_is_the_link_to_the_room(public, open_demo, tmp_path):
-    server, options = public
+def test_qr_code_is_the_link_to_the_room(start, pair, open_demo, tmp_path):
+    server, options = start(*pair.flags), {"ignore_https_errors": True}
+    server.url = server.url.replace("127.0.0.1", "demo.example")  # a name that other devices could reach
     asked, complaints = [], []
     alice = open_demo(server, "Alice", topic="", color_scheme="dark", device_scale_factor=2, **options)
     alice.on("request", lambda request: asked.append(urlsplit(request.url).path))

@@ -1,18 +1,9 @@
 """`pair` of the browser module connects pages in pairs. `join` finds the live peer among dead ones."""
 
-import time
-
 import pytest
 from support.browsers import listed, until
 
 STRANGERS = "pair~strangers"
-MEET_AT = """
-  ([topic, info, at, options]) => {
-    const begun = new Promise((resolve) => setTimeout(resolve, at - Date.now()));
-    window.met = begun.then(() => meet(topic, {info, ...options}));
-    met.catch(() => {});
-  }
-"""
 OFFER = """
   (async () => {
     const connection = new RTCPeerConnection();
@@ -50,11 +41,10 @@ HELD = (
 )
 
 
-def meet(pages, topic, **options):
-    """Make pages call `pair` simultaneously. Each sends its number."""
-    at_ms = time.time() * 1000 + 50 * len(pages)
-    for number, page in enumerate(pages):
-        page.evaluate(MEET_AT, [topic, str(number), at_ms, options])
+def meet(page, **options):
+    """Make a page call `pair`. It sends its info, 0."""
+    begin = "(options) => { window.met = meet('strangers', {info: '0', ...options}); met.catch(() => {}); }"
+    page.evaluate(begin, options)
 
 
 def waits(page):
@@ -74,17 +64,17 @@ def dead(publish):
 
 def test_dead_offers_delay_no_pair(server, site, dead, alice, bob):
     dead(server, alice)
-    meet([alice], "strangers")
+    meet(alice)
     until(lambda: [each["info"] for each in listed(server, site.origin, STRANGERS)] in (["0"], []))
     dead(server, alice)
-    meet([bob], "strangers")
+    meet(bob)
     assert [page.evaluate("met")[1] for page in (alice, bob)] == ["0", "0"]
 
 
 def test_peer_that_took_back_its_offer_continues(server, site, dead, blocking, connect_page):
     page = connect_page(blocking(server))
     page.evaluate(LATE)
-    meet([page], "strangers")
+    meet(page)
     until(lambda: listed(server, site.origin, STRANGERS))
     dead(server, page)
     until(lambda: ["trying", "dead 0"] in page.evaluate("steps"))
@@ -94,12 +84,12 @@ def test_peer_that_took_back_its_offer_continues(server, site, dead, blocking, c
 def test_answer_before_taking_back_the_offer_is_used(server, site, dead, blocking, connect_page):
     alice, bob = connect_page(blocking(server)), connect_page(server)
     alice.evaluate(HELD)
-    meet([alice], "strangers")
+    meet(alice)
     until(lambda: listed(server, site.origin, STRANGERS))
     (code,) = dead(server, alice)
     until(lambda: alice.evaluate("'release' in window"))
     server.call("/withdraw", {"code": code, "side": "offerer"}, origin=site.origin)
-    meet([bob], "strangers")
+    meet(bob)
     until(lambda: bob.evaluate("window.connection?.channel.bufferedAmount === 0"))
     alice.evaluate("release()")
     assert alice.evaluate("met") == ["offerer", "0"]
@@ -110,16 +100,16 @@ def test_pairs_meet_at_the_first_server_again(start, connect_page):
     alice, bob = connect_page(second), connect_page(second)
     urls = [first.url, second.url]
     first.stop()
-    meet([alice], "strangers", url=urls, socket=False)
+    meet(alice, url=urls, socket=False)
     until(lambda: listed(second, alice.evaluate("origin"), STRANGERS))
     start(data="one", port=first.url.rpartition(":")[2])
     alice.evaluate("dispatchEvent(new Event('online'))")  # it looks at once
-    meet([bob], "strangers", url=urls)
+    meet(bob, url=urls)
     assert [page.evaluate("met")[1] for page in (alice, bob)] == ["0", "0"]
 
 
 def test_page_that_reloads_is_not_listed(server, site, page):
-    meet([page], "strangers")
+    meet(page)
     until(lambda: listed(server, site.origin, STRANGERS))
     page.reload()
     until(lambda: not listed(server, site.origin, STRANGERS))

@@ -2,12 +2,11 @@
 
 import json
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from support import libraries
 from support.browsers import until
-from support.proxies import Nginx, Plain
+from support.proxies import HOST, Nginx, Plain
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -21,11 +20,6 @@ def peer_site(site):
         "/peerjs.js": (libraries.node_modules() / "peerjs/dist/peerjs.min.js").read_text(),
     }
     return site
-
-
-def options_of(url, path="/"):
-    parts = urlsplit(url)
-    return {"host": parts.hostname, "port": parts.port, "secure": False, "path": path}
 
 
 class Page:
@@ -51,7 +45,7 @@ def open_peer_page(profiles, peer_site):
     def opening(server, url=None, **options):
         page = profiles.open(f"{url or peer_site.origin}/peers")
         page.wait_for_function("() => window.ready")
-        return Page(page.evaluate, {**options_of(server.url), **options})
+        return Page(page.evaluate, {"host": HOST, "port": server.port, "secure": False, "path": "/", **options})
 
     return opening
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from support.browsers import launch_in, listed, open_connect, reach, until
-from support.members import SECRETS, enter, happened, with_others
+from support.members import SECRETS, enter, enter_together, happened, with_others
 from support.waiting import end_all
 
 from tornado_signal_client.names import Identity
@@ -16,15 +16,6 @@ AWAY_S = 10
 SIGNATURE = string.ascii_letters + string.digits + "-_"
 ROOM = "room~lobby"
 DESCRIPTION = {"type": "offer", "sdp": "x"}
-# Enter at a time by the clock. `entered` resolves when `count` others are there.
-ENTER_AT = """
-  ([topic, info, number, options, at]) => {
-    window.entered = new Promise((resolve) => setTimeout(resolve, at - Date.now())).then(async () => {
-      enter(topic, {info, ...options});
-      await new Promise((resolve) => here.addEventListener("join", () => here.peers.size === number && resolve()));
-    });
-  }
-"""
 # Enter with an id that is made from a number.
 ENTER_AS = """
   (() => {
@@ -52,15 +43,6 @@ HOLD = """
 """
 
 
-def together(pages, topic, **options):
-    """Make pages enter a room simultaneously, and wait until each has all others."""
-    at_ms = time.time() * 1000 + 50 * len(pages)
-    for number, page in enumerate(pages):
-        page.evaluate(ENTER_AT, [topic, str(number), len(pages) - 1, options, at_ms])
-    for page in pages:
-        page.evaluate("entered")
-
-
 def beacons(server, site, topic="lobby"):
     """The beacons in a room: info by the id of the member."""
     found = listed(server, site.origin, f"room~{topic}")
@@ -68,7 +50,7 @@ def beacons(server, site, topic="lobby"):
 
 
 def test_messages_before_leaving_arrive(server, site, alice, bob):
-    together([alice, bob], "lobby")
+    enter_together({"0": alice, "1": bob})
     alice.evaluate("() => { here.send('x'.repeat(200_000)); here.send('bye'); here.leave(); }")
     until(lambda: happened(bob)[-2:] == [["message", "0", "bye"], ["leave", "0", None]])
     until(lambda: happened(alice)[-1] == ["close", None, None])
@@ -101,7 +83,7 @@ def three_machines(chromium, start, lan, tmp_path):
 @pytest.mark.needs("root")
 def test_nothing_is_lost_while_networks_change(three_machines):
     _, machines, pages = three_machines
-    together(pages, "lobby")
+    enter_together(dict(zip("012", pages, strict=True)))
     # Two members move, so that they can find each other only through the server. The third one notices nothing.
     for machine in machines[:2]:
         machine.unplug()
@@ -218,7 +200,7 @@ def test_pages_with_and_without_signatures_connect(server, connect_page):
 def test_streams_are_shown_to_all_without_the_server(start, connect_page):
     server = start()
     pages = [connect_page(server) for _ in range(3)]
-    together(pages[:2], "lobby")
+    enter_together({"0": pages[0], "1": pages[1]})
     for number, page in enumerate(pages[:2]):
         page.evaluate(f"() => {{ window.sent = picture({200 + 100 * number}); here.addStream(sent); }}")
     shown = "(number) => shown([...here.peers.values()][number].streams[0])"
@@ -247,7 +229,7 @@ def test_streams_are_shown_to_all_without_the_server(start, connect_page):
 def test_stream_added_during_an_outage_arrives_later(start, connect_page):
     server = start()
     alice, bob = connect_page(server), connect_page(server)
-    together([alice, bob], "lobby")
+    enter_together({"0": alice, "1": bob})
     server.stop()
     become = """
       (state) => {

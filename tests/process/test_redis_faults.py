@@ -194,40 +194,34 @@ def test_promoted_replica_with_fsync_has_acknowledged_data_on_disk(cluster, serv
     publishers.end()
 
 
-@pytest.fixture
-def losing(redis_server):
-    """A proxy of a Redis that loses replies."""
-    with RedisProxy(redis_server()) as proxy:
-        yield proxy
+def test_change_with_a_lost_reply_is_applied_once(servers, redis_server, start):
+    with RedisProxy(redis_server()) as losing:
+        server = start("--durability", "os", redis=losing)
 
+        def change(path, body, script):
+            lost = losing.lost
+            losing.losing = SCRIPTS[script].sha
+            status, found = server.call(path, body)
+            assert (status, losing.lost) == (200, lost + 1)
+            return found
 
-def test_change_with_a_lost_reply_is_applied_once(servers, losing, start):
-    server = start("--durability", "os", redis=losing)
-
-    def change(path, body, script):
-        lost = losing.lost
-        losing.losing = SCRIPTS[script].sha
-        status, found = server.call(path, body)
-        assert (status, losing.lost) == (200, lost + 1)
-        return found
-
-    offer = {"info": "i", "offer": "o"}
-    code = change("/lobby/offer", offer, "create")["code"]
-    assert server.codes() == [code]
-    assert change("/refresh", {"code": code, "side": "offerer"}, "refresh")["expiresAt"] > 0
-    sent = {"code": code, "side": "answerer"}
-    change("/answer", sent | {"candidate": "c"}, "add_candidates")
-    waiters = Waiters(server, "lobby", code)
-    change("/answer", sent | {"answer": "at last"}, "answer")
-    assert server.call("/answer", sent | {"answer": "another"})[0] == 409
-    found = server.call("/poll", {"code": code, "side": "offerer"})[1]
-    assert (found["answer"], found["answerCandidates"]) == ("at last", ["c"])
-    waiters.end(server)
-    code = change("/lobby/offer", offer, "create")["code"]
-    assert server.codes() == [code]
-    change("/withdraw", {"code": code, "side": "offerer"}, "withdraw")
-    assert server.codes() == []
-    assert server.call("/withdraw", {"code": code, "side": "offerer"})[0] == 404
+        offer = {"info": "i", "offer": "o"}
+        code = change("/lobby/offer", offer, "create")["code"]
+        assert server.codes() == [code]
+        assert change("/refresh", {"code": code, "side": "offerer"}, "refresh")["expiresAt"] > 0
+        sent = {"code": code, "side": "answerer"}
+        change("/answer", sent | {"candidate": "c"}, "add_candidates")
+        waiters = Waiters(server, "lobby", code)
+        change("/answer", sent | {"answer": "at last"}, "answer")
+        assert server.call("/answer", sent | {"answer": "another"})[0] == 409
+        found = server.call("/poll", {"code": code, "side": "offerer"})[1]
+        assert (found["answer"], found["answerCandidates"]) == ("at last", ["c"])
+        waiters.end(server)
+        code = change("/lobby/offer", offer, "create")["code"]
+        assert server.codes() == [code]
+        change("/withdraw", {"code": code, "side": "offerer"}, "withdraw")
+        assert server.codes() == []
+        assert server.call("/withdraw", {"code": code, "side": "offerer"})[0] == 404
 
 
 def test_cluster_with_tls_fails_over(tmp_path, start, publish):
@@ -274,16 +268,13 @@ def watched(tmp_path):
                 "sentinel down-after-milliseconds main 2000\nsentinel failover-timeout main 4000\n"
             )
             sentinels.append(start(number, "--sentinel", settings=settings))
+        known = "num-slaves", "num-other-sentinels"
         for sentinel in sentinels:
-            sentinel.wait(lambda each=sentinel: _knows_all(each.ask("SENTINEL MASTER", "main")))
+            sentinel.wait(lambda each=sentinel: [each.ask("SENTINEL MASTER", "main")[name] for name in known] == [2, 2])
         yield primary, replicas, sentinels
         for node in made:
             print(node.evidence())  # shown if the test has failed
             node.kill()
-
-
-def _knows_all(state):
-    return (state["num-slaves"], state["num-other-sentinels"]) == (2, 2)
 
 
 @pytest.mark.slow

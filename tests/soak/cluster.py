@@ -39,15 +39,6 @@ REDIS_TIMEOUT_MS = 5000  # a busy machine can stall a node for a second, which i
 TASKS = re.compile(r"^tornado_signal_tasks (\S+)$", re.MULTILINE)
 
 
-class SharedWorld(World):
-    def __init__(self, soak: "ClusterSoak", peers: int) -> None:
-        super().__init__(soak.tally, peers, soak.timeout_ms, soak.grace_ms, soak.pause)
-        self._soak = soak
-
-    def tally_of(self, number: int) -> Tally:
-        return self._soak.tally_of(number)
-
-
 class ClusterSoak(Run):
     def __init__(self, options: argparse.Namespace, where: Path) -> None:
         super().__init__(options, where)
@@ -60,7 +51,8 @@ class ClusterSoak(Run):
         tallies = [self.tally.of(0, each) for each in outages]
         self.servers = [RestartedServer(tally, self._maker(number)) for number, tally in enumerate(tallies)]
         counts = {kind: round(options.peers * share) for kind, share in protocols.KINDS.items()}
-        self.world = SharedWorld(self, options.peers - sum(counts.values()))
+        peers = options.peers - sum(counts.values())
+        self.world = World(self.tally, peers, self.timeout_ms, self.grace_ms, self.pause, self.tally_of)
         self.crowd = protocols.Crowd(self.tally_of, self.world.done, self.pause)
         for kind, count in counts.items():
             self.crowd.add(kind, count)

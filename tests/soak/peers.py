@@ -54,11 +54,14 @@ class World:
     """All peers and their sessions, by origin and topic, and then by offer, which is unique.
 
     Sessions have the lifetime `timeout_ms`. A held offer outlives its connection by `grace_ms`. Peers appear and act
-    `pause` times slower than usual.
+    `pause` times slower than usual. `tally_of` returns the tally of the server that the peer with a number uses now.
     """
 
-    def __init__(self, tally: Tally, peers: int, timeout_ms: int, grace_ms: int, pause: float = 1) -> None:
+    def __init__(
+        self, tally: Tally, peers: int, timeout_ms: int, grace_ms: int, pause: float = 1, tally_of=None
+    ) -> None:
         self.tally, self.timeout_ms, self.grace_ms, self._pause = tally, timeout_ms, grace_ms, pause
+        self.tally_of = tally_of or (lambda number: tally)
         self.sessions: defaultdict[tuple[str, str], dict[str, SessionRecord]] = defaultdict(dict)
         self.done: Counter[str] = Counter()  # how often each action succeeded
         self._peers = peers
@@ -70,10 +73,6 @@ class World:
         async with asyncio.TaskGroup() as places:
             for number in range(self._peers):
                 places.create_task(self._place(random.Random(number), number, over_socket=bool(number % 2)))
-
-    def tally_of(self, number: int) -> Tally:
-        """Return the tally of the server that the peer with a number uses now."""
-        return self.tally
 
     async def _place(self, rng: random.Random, number: int, over_socket: bool) -> None:
         kinds = [self.offerer, self.answerer, self.watcher, self.looker, self.abandoner, self.holder]

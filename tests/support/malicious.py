@@ -254,15 +254,12 @@ def websocket_server():
         if not request.path.endswith("/ws"):
             return socket.respond(HTTPStatus.OK, '{"status": "ok", "timestamp": 0}')
 
-    options = {"process_request": only_websockets, "subprotocols": ["signal.v1"], "select_subprotocol": _select}
+    options = {"process_request": only_websockets, "subprotocols": ["signal.v1"]}
+    options["select_subprotocol"] = lambda socket, offered: "signal.v1" if "signal.v1" in offered else None
     with serve(handle, "127.0.0.1", 0, **options) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.socket.getsockname()[1]}"
         server.shutdown()
-
-
-def _select(socket, offered):
-    return "signal.v1" if "signal.v1" in offered else None
 
 
 if __name__ == "__main__":

@@ -24,15 +24,7 @@ UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a
 HASH = "aaaabbbbccccddddeeeÿ"
 MARKED = "m" * 20
 SCRAPE = {"action": "scrape", "info_hash": MARKED}
-PING = {"type": "ping"}
-
-
-def is_scraped(message):
-    return [*message.get("files", {})] == [MARKED]
-
-
-def is_pong(message):
-    return message == {"type": "pong"}
+COUNTS = ("complete", "incomplete")  # of members
 
 
 class Exchange:
@@ -166,11 +158,6 @@ def announce(peer, **fields):
     return {"action": "announce", "info_hash": HASH, "peer_id": f"-{peer * 2}0000-{peer * 12}", **fields}
 
 
-def has_two_members(message):
-    file = message["files"][HASH]
-    return file["complete"] + file["incomplete"] == 2
-
-
 async def speak_to_tracker(exchange):
     for name in "ABC":
         await exchange.open(name, "/announce")
@@ -206,7 +193,7 @@ async def speak_to_tracker(exchange):
         await exchange.step(title)
     await exchange.close("C")
     scrape = {"action": "scrape", "info_hash": HASH}
-    await exchange.until("B", scrape, has_two_members)
+    await exchange.until("B", scrape, lambda found: sum(found["files"][HASH][name] for name in COUNTS) == 2)
 
 
 PEERS = "/peerjs?key=peerjs&token=token&id="
@@ -214,14 +201,6 @@ PEERS = "/peerjs?key=peerjs&token=token&id="
 
 def message(kind, dst, payload=1, **more):
     return {"type": kind, "dst": dst, "payload": payload, **more}
-
-
-def mark_peer(name):
-    return message("OFFER", name[0], "marker")
-
-
-def is_marked(message):
-    return message.get("payload") == "marker"
 
 
 async def until_ids(exchange, *ids):
@@ -299,7 +278,8 @@ def compared(speak, original, ours, tmp_path, *marker):
 
 
 def test_y_webrtc_clients_receive_what_the_original_server_sends(start, tmp_path):
-    deviations = compared(speak_y_webrtc, protocols.y_webrtc, start(), tmp_path, lambda name: PING, is_pong)
+    markers = lambda name: {"type": "ping"}, lambda message: message == {"type": "pong"}
+    deviations = compared(speak_y_webrtc, protocols.y_webrtc, start(), tmp_path, *markers)
     # The original sends no CORS headers.
     original, ours = deviations.pop("GET /y-webrtc")
     assert original | {"cors": True} == ours
@@ -307,7 +287,8 @@ def test_y_webrtc_clients_receive_what_the_original_server_sends(start, tmp_path
 
 
 def test_clients_of_trackers_receive_what_the_original_server_sends(start, tmp_path):
-    deviations = compared(speak_to_tracker, protocols.tracker, start(), tmp_path, lambda name: SCRAPE, is_scraped)
+    markers = lambda name: SCRAPE, lambda message: [*message.get("files", {})] == [MARKED]
+    deviations = compared(speak_to_tracker, protocols.tracker, start(), tmp_path, *markers)
     # Each failure names the action and the hash, because the client of the original closes its connection otherwise.
     for title in ("a short hash", "a short id", "an answer without its peer", "an unknown action"):
         [(name, original)], [(same, ours)] = deviations.pop(title)
@@ -327,10 +308,11 @@ def test_clients_of_trackers_receive_what_the_original_server_sends(start, tmp_p
 
 
 def test_peerjs_clients_receive_what_the_original_server_sends(start, tmp_path):
-    ours = start("--peerjs-discovery")
-    deviations = compared(
-        speak_peerjs, lambda path: PeerJs(path / "log", "--allow_discovery"), ours, tmp_path, mark_peer, is_marked
-    )
+    def original(path):
+        return PeerJs(path / "log", "--allow_discovery")
+
+    markers = lambda name: message("OFFER", name[0], "marker"), lambda found: found.get("payload") == "marker"
+    deviations = compared(speak_peerjs, original, start("--peerjs-discovery"), tmp_path, *markers)
     for path in ("/peerjs/id", "/another/id"):  # an id is text; the client ignores the type
         original, own = deviations.pop(f"GET {path}")
         assert original | {"type": "text/plain"} == own
