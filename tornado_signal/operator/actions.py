@@ -8,7 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from ..errors import SessionNotFound
 from ..limits.per_address import contains
@@ -24,6 +24,7 @@ from ..transport import ServerState
 from ..transport.frames import CloseCode
 from ..transport.state import OpenConnection
 from ..transport.websocket import WebSocket
+from .status import receivers
 
 log = logging.getLogger(__name__)
 
@@ -133,11 +134,9 @@ class Actions:
         """Close the WebSockets and the waiting requests of the clients of a target."""
         count = 0
         async for connections in present(self._transport.connections, CLOSED_AT_ONCE):
-            for connection in connections:
-                if isinstance(connection, WebSocket) and target.has_connection(
-                    cast(ClientConnection, connection.receiver)
-                ):
-                    end(connection, CLOSED_BY_OPERATOR)
+            for client in receivers(connections):
+                if target.has_connection(client):
+                    end(client.socket, CLOSED_BY_OPERATOR)
                     count += 1
         async for waits in present(self._service.waits.items(), CLOSED_AT_ONCE):
             for waiting, topic in waits:

@@ -22,7 +22,6 @@ from ..service import wire
 from ..service.service import Service
 from ..settings.settings import Settings
 from ..system.lifecycle import LEAVING
-from ..system.sockets import port_or_path
 from ..system.tls import Tls
 from ..transport import ServerState
 from .actions import ACTIONS, Actions, InvalidAction, make_server_actions, perform
@@ -331,4 +330,5 @@ def now_ms() -> int:
 
 def server_name(public: list[socket.socket]) -> str:
     """Return the name of a server among those that share its store: its host, and its port or Unix socket."""
-    return f"{socket.gethostname()}:{port_or_path(public[0])}".replace(" ", "_")
+    name = public[0].getsockname()
+    return f"{socket.gethostname()}:{name[1] if isinstance(name, tuple) else name}".replace(" ", "_")

@@ -173,11 +173,6 @@ def is_local(listening: socket.socket) -> bool:
     return listening.family == socket.AF_UNIX or ipaddress.ip_address(listening.getsockname()[0]).is_loopback
 
 
-def port_or_path(listening: socket.socket) -> int | str:
-    name = listening.getsockname()
-    return str(name) if listening.family == socket.AF_UNIX else int(name[1])
-
-
 def url(listening: socket.socket, scheme: str) -> str:
     if listening.family == socket.AF_UNIX:
         return UNIX_PREFIX + str(listening.getsockname())
