@@ -6,7 +6,6 @@ import time
 
 import pytest
 from support.command import BOUND_S, with_clock_offset
-from support.redis_servers import RedisServer
 from support.scraping import scrape
 from support.service_manager import wait_for_message
 from support.tokens import make_token, write_secret
@@ -159,17 +158,6 @@ def test_turn_passwords_end_by_the_corrected_clock_also_after_a_restart(start, j
     assert server.stop() == 0
 
 
-@pytest.fixture
-def engine(request):
-    """The flags of an engine. `workers` are two processes on Redis."""
-    if request.param == "leveldb":
-        yield ()
-        return
-    with RedisServer("redis") as redis:
-        flags = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os")
-        yield (*flags, "--workers", "2") if request.param == "workers" else flags
-
-
 def until_refused(server, code, published_s):
     """Poll until a session has expired. Return the time of that.
 
@@ -187,20 +175,22 @@ def until_refused(server, code, published_s):
 @pytest.mark.parametrize(
     ("engine", "offset"),
     [*(("leveldb", offset) for offset in ("+1h", "-1h", "+30d", "-54y")), ("redis", "+30d"), ("workers", "-54y")],
-    indirect=["engine"],
 )
-def test_nothing_is_killed_and_sessions_live_their_time_after_a_jump(engine, offset, start, jump, manager):
+def test_nothing_is_killed_and_sessions_live_their_time_after_a_jump(engine, offset, start, jump, manager, request):
+    """`workers` are two processes on Redis."""
     manager, name = manager
     # A worker may be late by half of it, and all share a busy machine.
-    watchdog_us = "7000000" if "--workers" in engine else "1000000"
-    server = start("--admin-port", 0, *engine, NOTIFY_SOCKET=name, WATCHDOG_USEC=watchdog_us)
+    watchdog_us = "7000000" if engine == "workers" else "1000000"
+    flags = {"leveldb": (), "redis": ("--durability", "os"), "workers": ("--durability", "os", "--workers", 2)}[engine]
+    redis = request.getfixturevalue("redis") if flags else None
+    server = start("--admin-port", 0, *flags, redis=redis, NOTIFY_SOCKET=name, WATCHDOG_USEC=watchdog_us)
     wait_for_message(manager, "READY")
     old_s = time.monotonic()
     old = server.offer()
     jump(offset)
     for _ in range(2):  # the event loop continues
         wait_for_message(manager, "WATCHDOG")
-    if not engine:
+    if redis is None:
         ahead = offset.startswith("+")
         assert poll(server, old)[0] == 404 or not ahead
         assert server_ms(server) >= now_ms() + (HOUR_MS if ahead else 0) - 1000
@@ -208,7 +198,7 @@ def test_nothing_is_killed_and_sessions_live_their_time_after_a_jump(engine, off
     new = server.offer()
     published_s = time.monotonic()
     expiry_s = until_refused(server, old, published_s)
-    if engine or offset.startswith("-"):  # LevelDB accepts a clock that jumps ahead
+    if redis or offset.startswith("-"):  # LevelDB accepts a clock that jumps ahead
         assert expiry_s >= old_s + TIMEOUT_MS / 1000
     assert until_refused(server, new, published_s) >= new_s + TIMEOUT_MS / 1000
     waited_s = time.monotonic()

@@ -130,7 +130,7 @@ def test_every_documented_metric_is_exported(servers, redis, start, tmp_path):
     assert len(named) > 25
 
 
-class Prometheus:
+class Prometheus(contextlib.AbstractContextManager):
     def __init__(self, folder, targets, alerts):
         self.url = f"http://127.0.0.1:{free_port()}"
         # The text of the page without addresses and intervals.
@@ -175,7 +175,7 @@ class Prometheus:
         assert wanted - seen == set()
         return seen
 
-    def end(self):
+    def __exit__(self, *exc):
         self.process.kill()
         self.process.wait()
 
@@ -212,9 +212,8 @@ def impatient():
 
 @pytest.fixture
 def prometheus(servers, tmp_path):
-    prometheus = Prometheus(tmp_path, map(instance, servers), impatient())
-    yield prometheus
-    prometheus.end()
+    with Prometheus(tmp_path, map(instance, servers), impatient()) as prometheus:
+        yield prometheus
 
 
 @pytest.mark.slow
@@ -269,8 +268,7 @@ def test_alerts_fire_in_prometheus_when_their_conditions_occur(servers, redis, s
         hooks = ("--webhook-url", receiver.url, *webhook_secret(tmp_path))
         hooked = start("--admin-port", "0", *hooks, data="hooked")
         watched = (reloaded, servers[1], hooked, secure, small)
-        prometheus = Prometheus(tmp_path, map(instance, watched), impatient())
-        stack.callback(prometheus.end)
+        prometheus = stack.enter_context(Prometheus(tmp_path, map(instance, watched), impatient()))
         prometheus.until(lambda: prometheus.query("count(count_over_time(tornado_signal_ready[1m]) > 2) == 6"))
 
         for _ in range(5):
@@ -326,11 +324,9 @@ def test_alerts_fire_in_prometheus_for_disks_receivers_restarts_and_failovers(st
         limited = start(*flags, "--max-sessions-per-origin", "1", data="limited")
         several = start(*flags, "--durability", "os", "--workers", "2", redis=cluster)
         watched = (slow, broken, hooked, limited, several)
-        prometheus = Prometheus(tmp_path, map(instance, watched), impatient())
-        stack.callback(prometheus.end)
+        prometheus = stack.enter_context(Prometheus(tmp_path, map(instance, watched), impatient()))
         (tmp_path / "alone").mkdir()
-        without = Prometheus(tmp_path / "alone", [], impatient())
-        stack.callback(without.end)
+        without = stack.enter_context(Prometheus(tmp_path / "alone", [], impatient()))
         ask = {"info": "i", "offer": "o"}
         code = uuid.UUID(several.offer()).bytes
         cluster.primaries[0].ask("HSET", PARTITIONS.of_code(ORIGIN, code).session(code), "k", "damaged")

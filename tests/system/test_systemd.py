@@ -32,15 +32,6 @@ def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 
 
-@pytest.fixture
-def installed_unit(tmp_path):
-    unit = tmp_path / UNIT.name
-    here = Path(sys.executable).with_name("tornado-signal")
-    unit.write_text(UNIT.read_text().replace(INSTALLED, str(here)))
-    unit.with_name(SOCKET.name).write_text(SOCKET.read_text())
-    return unit
-
-
 def environment() -> dict[str, str]:
     """Return the settings of the environment file with all of its lines enabled."""
     text = (SYSTEMD / "tornado-signal.env").read_text()
@@ -51,7 +42,10 @@ def verify(unit: Path) -> subprocess.CompletedProcess[str]:
     return analyze("verify", "--man=no", "--recursive-errors=yes", unit, unit.with_name(SOCKET.name))
 
 
-def test_systemd_verify_accepts_the_units_and_documented_additions(installed_unit):
+def test_systemd_verify_accepts_the_units_and_documented_additions(tmp_path):
+    installed_unit, here = tmp_path / UNIT.name, Path(sys.executable).with_name("tornado-signal")
+    installed_unit.write_text(UNIT.read_text().replace(INSTALLED, str(here)))
+    (tmp_path / SOCKET.name).write_text(SOCKET.read_text())
     done = verify(installed_unit)
     assert (done.returncode, done.stdout) == (0, "")
     pages = (("turn", "STUN and TURN"), ("deploy", "STUN and TURN"), ("scaling", "From one server to three"))
