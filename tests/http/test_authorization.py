@@ -532,6 +532,14 @@ async def test_cache_of_tokens_is_bounded_in_number_and_bytes(keys, monkeypatch)
     assert tokens[2] not in repr(vars(verifier))  # a digest is kept instead
 
 
+def test_only_the_latest_topics_of_sessions_are_remembered(monkeypatch):
+    monkeypatch.setattr(authority, "MAX_TOPICS", 3)
+    checking, codes = Authority({}, Settings()), [b"%d" % number for number in range(5)]
+    for code in codes:
+        checking.remember_topic(ORIGIN, code, f"topic of {code}")
+    assert [code for code in codes if checking.remembered_topic(ORIGIN, code)] == codes[2:]
+
+
 # Live connections
 
 

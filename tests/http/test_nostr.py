@@ -57,6 +57,7 @@ async def test_each_condition_of_a_filter_must_match(clients):
         "xt": [["t", "c", "more"], ["x", "a"]],
         "xtp": [["x", "a"], ["p", "me"], ["t", "c"], ["e", ""], ["e"]],
         "none": [["q", "a"], ["r", "c"]],
+        "most": [["z", str(number)] for number in range(MAX_TOPICS)],
     }
     made = {name: make_event(tags=tags, created_at=5_000) for name, tags in events.items()}
     made |= {name: make_event("room", kind=kind) for name, kind in {"low": 20_000, "high": 29_999, "own": KIND}.items()}

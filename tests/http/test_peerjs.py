@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tornado_signal.errors import Unavailable
 from tornado_signal.protocols import peerjs
+from tornado_signal.protocols.connection import MAX_NAME
 from tornado_signal.protocols.endpoint import make_scope
 from tornado_signal.protocols.peerjs import RETRY_S
 from tornado_signal.relay import Channel
@@ -204,7 +205,7 @@ async def test_four_members_are_forwarded_with_the_true_sender_to_ids_of_any_cha
     await one.send("OFFER", "b")
     assert await other.next() == {"type": "OFFER", "src": "a", "dst": "b"}
     await exchange(one, one, "a", "own")
-    for name in ("two words", "ä ö/ü?&#%20", '"quoted"\\', "x" * 250, "ids 3", "taken over by x"):
+    for name in ("two words", "ä ö/ü?&#%20", '"quoted"\\', "x" * MAX_NAME, "ids 3", "taken over by x"):
         peer = await opened(service, name)
         await one.send("OFFER", name, payload=name)
         assert await peer.next() == {"type": "OFFER", "src": "a", "dst": name, "payload": name}
@@ -249,7 +250,7 @@ async def test_messages_to_an_absent_id_arrive_in_order_after_open_and_no_expire
 async def test_sender_gets_one_expire_for_each_absent_id_and_later_attempt(service, opened, pass_time):
     peer = await opened(service, "a")
     for attempt in range(2):
-        for dst in ("b", "c", "b", "b"):
+        for dst in ("b", "c", "b", "d" * (MAX_NAME + 1), "b"):
             await peer.send("OFFER", dst, payload=1)
         await peer.nothing_before(("a", f"own {attempt}"))
         await pass_time(4)

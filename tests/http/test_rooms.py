@@ -259,6 +259,14 @@ async def test_a_room_of_matchbox_needs_a_name(service):
         assert response.status == 404, path
 
 
+async def test_a_room_can_have_the_name_of_an_operation_and_a_topic_that_of_a_protocol(opened, service):
+    client = await opened("/matchbox/sessions")
+    assert list(await client.receive()) == ["IdAssigned"]
+    code = await service.offer("matchbox")
+    listing = await service.get("/matchbox/sessions")
+    assert [session["code"] for session in listing["sessions"]] == [code]
+
+
 # Godot
 
 
