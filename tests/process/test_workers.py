@@ -28,7 +28,7 @@ from support.service_manager import receive_message, wait_for_message
 from support.tokens import make_token
 
 from tornado_signal.process import supervisor
-from tornado_signal.process.handover import share
+from tornado_signal.process.handover import create_balance_memory
 from tornado_signal.settings.settings import Settings
 
 WORKERS = 2
@@ -165,7 +165,7 @@ def test_other_workers_serve_while_one_cannot_start(start, tmp_path):
 async def test_worker_that_hangs_at_its_start_is_replaced(tmp_path, monkeypatch, caplog):
     settings = Settings(data_dir=tmp_path / "data", port=0, durability="os")
     monkeypatch.setattr(supervisor, "START_S", 0.5)
-    balance = share(1)
+    balance = create_balance_memory(1)
     with socket.create_server(("127.0.0.1", 0)) as public:
         worker = supervisor.Worker(1, settings, [public], balance, tmp_path, 30)
         starting = asyncio.create_task(worker.try_to_start())

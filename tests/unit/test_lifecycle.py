@@ -8,7 +8,7 @@ import pytest
 
 from tornado_signal.process import draining, handover
 from tornado_signal.process.draining import LIMITS_S, Stages
-from tornado_signal.process.handover import SLACK, Balance, encode, share, watch_pipe
+from tornado_signal.process.handover import SLACK, Balance, create_balance_memory, encode, watch_pipe
 from tornado_signal.system.lifecycle import CLOSED, DRAINING, LEAVING, SERVING, STARTING, Lifecycle, State
 
 
@@ -111,7 +111,7 @@ def rows(monkeypatch, request):
         monkeypatch.delattr(os, "memfd_create", raising=False)
     monkeypatch.setattr(handover, "FRESH_S", 1e9)
     monkeypatch.setattr(handover, "BUSY", float("inf"))
-    descriptor = share(3)
+    descriptor = create_balance_memory(3)
     yield [Balance(descriptor, number) for number in (1, 2, 3)]
     os.close(descriptor)
 
