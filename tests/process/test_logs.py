@@ -63,6 +63,7 @@ def test_line_of_text_has_time_level_logger_message_and_fields():
     made.created = 1_900_000_000.1234
     assert logs.Formatter().format(made) == "2030-03-17T17:46:40.123Z INFO tornado_signal.some: it is 5"
     assert logs.Formatter(journal=True).format(made) == "<6>INFO tornado_signal.some: it is 5"
+    assert logs.Formatter(journal=True, worker=2).format(made) == "<6>INFO tornado_signal.some: it is 5 worker=2"
     values = {"é/:x": "é/:x", "two words": '"two words"', "": '""', 'say "a"': r'"say \"a\""', "a=b": '"a=b"'}
     values |= {"a\nb\x85": r'"a\nb\x85"', "a\N{NO-BREAK SPACE}b": r'"a\xa0b"'}
     for value, written in values.items():

@@ -209,7 +209,7 @@ class ServingProcess:
     def use(self, settings: Settings, resources: Resources) -> None:
         """Use other settings and files. Everything else is read from `live` when it is needed."""
         service = self.service
-        logs.set_up(settings.log_level, settings.log_format, **({"worker": self._worker} if self._worker else {}))
+        logs.set_up(settings.log_level, settings.log_format, self._worker)
         if self.tls is not None and resources.certificate is not None:
             self.tls.certificate = resources.certificate
         if service.authority is not None and resources.keys is not None:

@@ -24,7 +24,7 @@ def main() -> int:
         return CLEAN  # the supervisor has exited
     number, settings, public, admin, balance = decode(line)
     assert isinstance(settings, Settings)
-    logs.set_up(settings.log_level, settings.log_format, worker=number)
+    logs.set_up(settings.log_level, settings.log_format, number)
     os.umask(0o077)
     if number > 1:  # the first worker has logged the warnings
         logging.getLogger(checks.__name__).setLevel(logging.ERROR)

@@ -16,7 +16,6 @@ import traceback
 from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import IO, Any, Final
 
 from .terminal import printable
@@ -28,19 +27,17 @@ _PRIORITY: Final = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, l
 
 
 class Formatter(logging.Formatter):
-    """Formats records as `text` or `json`. Every record has the fields `common`.
+    """Formats records as `text` or `json`. Those of a worker, numbered from 1, have the field `worker`.
 
     For the journal each line begins with its priority (sd-daemon(3)). Text for the journal has no time, because the
     journal adds one.
     """
 
-    def __init__(
-        self, form: str = "text", *, journal: bool = False, common: Mapping[str, object] = MappingProxyType({})
-    ) -> None:
+    def __init__(self, form: str = "text", *, journal: bool = False, worker: int = 0) -> None:
         super().__init__()
         self._form = form
         self._journal = journal
-        self._common = common
+        self._common = {"worker": worker} if worker else {}
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record. Text with a traceback has several lines."""
@@ -181,10 +178,10 @@ _recent: Final = Recent()
 _handler.setFormatter(Formatter())
 
 
-def set_up(level: str = "info", form: str = "text", **common: object) -> None:
-    """Configure logging to standard error. May be called again."""
+def set_up(level: str = "info", form: str = "text", worker: int = 0) -> None:
+    """Configure logging to standard error. May be called again. The worker is 0 for the only process."""
     _handler.setStream(sys.stderr)
-    _handler.setFormatter(Formatter(form, journal=to_journal(_handler.stream, os.environ), common=common))
+    _handler.setFormatter(Formatter(form, journal=to_journal(_handler.stream, os.environ), worker=worker))
     logging.basicConfig(handlers=[_handler, _recent])
     logging.getLogger().setLevel(level.upper())
     # Tornado's HTTP client logs each malformed response at INFO. Who sent the request logs when its failures begin.
