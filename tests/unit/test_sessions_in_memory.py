@@ -15,7 +15,7 @@ from tornado_signal.stores.leveldb.memory import Memory, Record, Removals
 def listed(its, topic, serial, origin="null", hashed=b"", lease=b""):
     key = layout.pack_session_prefix(origin, serial.to_bytes(16, "big"))
     record = Record(key, 2**41 + serial, 2**42 + serial, serial, hashed)
-    record.send(memory.Side.OFFERER, 1, 2**17 + serial)
+    record.set_sent(memory.Side.OFFERER, 1, 2**17 + serial)
     record.leases = lease
     its.add(record, origin, topic)
     return record
