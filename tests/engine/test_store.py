@@ -13,6 +13,28 @@ from tornado_signal.settings.settings import Settings
 ORIGIN, OTHER = "https://one.example", "https://two.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
 # Each begins others, or sorts next to them, or looks like a part of a key.
+AWKWARD = ["", "\x00", "\x00\x00", "\x00\xff", "a", "a\x00", "a\x00b", "a\xff", "a/b", "b", "\U0010ffff" * 256]
+
+
+async def test_origin_reaches_only_its_own_sessions(store, under):
+    origins = [ORIGIN, OTHER, "null", ORIGIN + "\x00", ORIGIN + "\xff", "https://one.exampl", ""]
+    codes = {
+        (origin, topic): await under(store, origin).create(topic, origin) for origin in origins for topic in AWKWARD
+    }
+    for origin in origins:
+        one = under(store, origin)
+        assert await one.topics() == ([(topic, 1) for topic in sorted(AWKWARD)], len(AWKWARD))
+        for topic in AWKWARD:
+            assert await one.codes(topic) == [codes[origin, topic]]
+        for other in origins:
+            if other != origin:
+                code = codes[other, "a"]
+                calls = one.answer(code), one.add(code, OFFERER, "c"), one.refresh(code), one.read(code, OFFERER)
+                results = await asyncio.gather(*calls, one.read(code, ANSWERER), return_exceptions=True)
+                assert {type(result) for result in results} == {SessionNotFound}
+    await under(store).answer(codes[ORIGIN, "a"])
+    assert len((await under(store).topics())[0]) == len(AWKWARD) - 1
+    assert len((await under(store, OTHER).topics())[0]) == len(AWKWARD)
 
 
 async def test_concurrent_changes_do_not_tear_a_listing(store, one):
