@@ -107,6 +107,7 @@ def test_all_other_messages_are_those_of_the_package():
     for line in lines:
         # The system's own words, and what the code inserts.
         for part in re.split(
-            "…|(?:Address|Cannot|Permission)(?: [a-z]+)+|--port|--address|, or choose|; grant|ICE servers: ", line
+            r"\(…\)|…|(?:Address|Cannot|Permission)(?: [a-z]+)+|--port|--address|, or choose|; grant|ICE servers: ",
+            line,
         ):
             assert part.strip(" ;:,.") in source, line

@@ -19,6 +19,10 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from unittest import mock
 
+from tornado_signal.__main__ import make_parser
+from tornado_signal.settings.settings import Settings
+from tornado_signal.settings.sources import load
+
 from .forked import PROGRAMS, Process
 from .needs import require
 
@@ -26,6 +30,7 @@ COMMAND = Path(sys.executable).with_name("tornado-signal")
 CLIENT = COMMAND.with_name("tornado-signal-client")
 ORIGIN = "https://app.example"
 BOUND_S = 30
+PARSER = make_parser()
 
 
 def environment(**variables):
@@ -34,6 +39,11 @@ def environment(**variables):
     # No STUN server is reachable from the tests' machines.
     merged = inherited | {"TORNADO_SIGNAL_STUN_SERVERS": "none"} | variables
     return {name: value for name, value in merged.items() if value is not None}
+
+
+def load_settings(*flags: str, env: dict[str, str] | None = None) -> Settings:
+    """Return the settings of `serve` with flags and environment variables."""
+    return load(PARSER.parse_args(["serve", *flags]), env or {})
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """The image and the compose files, and the image as the Helm chart uses it: podman builds and runs them."""
 
-import argparse
 import contextlib
 import ipaddress
 import json
@@ -12,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.command import BOUND_S, CLIENT, COMMAND, environment
+from support.command import BOUND_S, CLIENT, COMMAND, environment, load_settings
 from support.containers import BASE, IMAGE, VERSION, Containers
 from support.helm import EXAMPLES, render
 from support.paths import ROOT
@@ -21,7 +20,6 @@ from support.waiting import until
 
 from tornado_signal.operator.turn_config import make_lines
 from tornado_signal.settings.settings import PREFIX
-from tornado_signal.settings.sources import load
 
 yaml = pytest.importorskip("yaml")
 
@@ -174,7 +172,7 @@ def test_compose_files_are_valid_with_our_settings(file):
     servers = [each for each in found["services"].values() if each["image"] == "tornado-signal"]
     assert servers
     for each in servers:
-        load(argparse.Namespace(config=None), each["environment"])
+        load_settings(env=each["environment"])
         assert all(name.startswith(PREFIX) for name in each["environment"])
         assert (each["read_only"], each["cap_drop"]) == (True, ["ALL"])
         assert each["healthcheck"]["test"] == ["CMD", "tornado-signal", "health"]
@@ -187,7 +185,7 @@ def test_compose_file_of_turn_starts_coturn_with_our_file():
     validate(found)
     services = found["services"]
     assert services["turn-config"]["environment"] == services["signal"]["environment"]
-    settings = load(argparse.Namespace(config=None), services["turn-config"]["environment"])
+    settings = load_settings(env=services["turn-config"]["environment"])
     assert [*make_lines(settings)][1:4] == ["realm=turn.example", "use-auth-secret", f"static-auth-secret={'s' * 20}"]
     written = services["turn-config"]["entrypoint"][2].partition(" > ")[2]
     assert services["turn"]["command"][1] == written
@@ -199,7 +197,7 @@ def test_compose_file_of_turn_starts_coturn_with_our_file():
 def test_compose_file_trusts_its_own_network_only():
     file = yaml.safe_load((ROOT / COMPOSE[0]).read_text())
     (subnet,) = file["networks"]["default"]["ipam"]["config"]
-    settings = load(argparse.Namespace(config=None), file["services"]["signal"]["environment"])
+    settings = load_settings(env=file["services"]["signal"]["environment"])
     assert [str(network) for network in settings.trusted_proxies] == [subnet["subnet"]]
 
 

@@ -1,18 +1,16 @@
 """The configurations of docs/deploy.md: the programs that read them accept them, and the server serves with them."""
 
-import argparse
 import re
 import subprocess
 import tomllib
 
 import pytest
-from support.command import BOUND_S
+from support.command import BOUND_S, load_settings
 from support.documents import blocks
 from support.paths import ROOT
 from support.waiting import until
 
 from tornado_signal.settings.settings import PREFIX, Settings
-from tornado_signal.settings.sources import load
 
 yaml = pytest.importorskip("yaml")
 
@@ -27,7 +25,7 @@ def sections_of(page_heading):
 
 def settings_of(environment):
     ours = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
-    return load(argparse.Namespace(config=None), ours)
+    return load_settings(env=ours)
 
 
 def environment_file(heading):

@@ -1,6 +1,5 @@
 """The Helm chart: Kubernetes accepts what it renders, and the server runs with it."""
 
-import argparse
 import base64
 import functools
 import itertools
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.certificates import make_pair
-from support.command import BOUND_S, ORIGIN, Server, run
+from support.command import BOUND_S, ORIGIN, Server, load_settings, run
 from support.documents import all_blocks, pages
 from support.helm import CHART, EXAMPLES, Rejected, Release, render, render_all
 from support.paths import ROOT
@@ -23,7 +22,6 @@ from tornado_signal.http.streams import HEARTBEAT_S
 from tornado_signal.process.draining import CLOSE_LIMIT_S, CLOSE_WEBSOCKETS_S, DRAIN_LIMIT_S, LAST_REQUEST_S
 from tornado_signal.service.schemas import MAX_WAIT_S
 from tornado_signal.settings.settings import SETTINGS, Settings
-from tornado_signal.settings.sources import load
 from tornado_signal.transport.websocket import PING_S, SILENT_S
 
 pytestmark = [pytest.mark.needs("helm_python", "kubernetes_validate", "cloudcoil", "yaml"), pytest.mark.slow]
@@ -56,6 +54,7 @@ PARTS = (
                 "tls_certificate": {"secret": "certificate", "key": "tls.crt"},
                 "tls_key": {"secret": "certificate", "key": "tls.key"},
             },
+            "settings": {"turn_servers": "turn:turn.example.com"},
             "env": [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}],
             "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
             "image": IMAGE["image"] | {"digest": f"sha256:{'0' * 64}", "pullSecrets": ["pull"]},
@@ -129,7 +128,7 @@ def check_schema(manifest):
 
 
 def settings_of(release):
-    return load(argparse.Namespace(config=None), release.variables)
+    return load_settings(env=release.variables)
 
 
 def test_manifests_are_valid(releases):
@@ -391,7 +390,9 @@ def test_every_setting_can_be_given():
     owned = {"store", "port", "admin_port", "data_dir"}
     files = {setting.name for setting in SETTINGS if setting.name.endswith("_file")}
     given = {setting.name: str(setting.default) for setting in SETTINGS if setting.name not in owned | files}
-    given["redis_sentinel"] = "primary"  # without it, its credentials are refused
+    # Without these, their secrets are refused.
+    given |= {"redis_sentinel": "primary", "webhook_url": "https://app.example.com"}
+    given |= {"turn_servers": "turn:turn.example.com", "turn_provider": "twilio:account"}
     mounted = {name: {"secret": "all", "key": "key"} for name in files}
     release = render(json.dumps(IMAGE | {"settings": given, "files": mounted}))
     assert {*release.variables} == {setting.variable for setting in SETTINGS}

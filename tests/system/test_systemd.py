@@ -1,6 +1,5 @@
 """Units and installer pass their checkers, and the environment file matches the settings."""
 
-import argparse
 import os
 import re
 import subprocess
@@ -8,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.command import load_settings
 from support.documents import blocks
 from support.paths import SYSTEMD
 from support.searches import some
 
 from tornado_signal.process import draining, supervisor
 from tornado_signal.settings import settings
-from tornado_signal.settings import sources as config
 from tornado_signal.stores import watches
 
 pytestmark = pytest.mark.needs("systemd-analyze")
@@ -97,5 +96,4 @@ def test_environment_file_names_every_setting_and_its_default_in_comments():
 
 
 def test_uncommented_environment_file_is_valid():
-    nothing = argparse.Namespace(config=None)
-    assert config.load(nothing, environment()) == config.load(nothing, {})
+    assert load_settings(env=environment()) == load_settings()

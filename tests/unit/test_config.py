@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from support.command import PARSER, load_settings
 
-from tornado_signal.__main__ import make_parser
 from tornado_signal.errors import OperatorError
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import REPLACED, SETTINGS, Settings
@@ -185,12 +185,7 @@ def refused_toml(setting):
         yield json.dumps([*TABLE[setting.name][0]][-1:])
 
 
-PARSER = make_parser()
 BY_NAME = {setting.name: setting for setting in SETTINGS}
-
-
-def load_settings(*argv: str, env: dict[str, str] | None = None) -> Settings:
-    return load(PARSER.parse_args(["serve", *argv]), env or {})
 
 
 def config_error(*argv, env=None):
