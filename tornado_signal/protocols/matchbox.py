@@ -101,8 +101,7 @@ class MatchboxConnection(MemberConnection):
             self.refuse_other_protocol(message)
             return
         self.authorize_signal(context)
-        hears_host_only = self._is_hosted and self.id != self._first
-        to = self._first if hears_host_only else signal.get("receiver")
+        to = self._first if self._is_hosted and self.id != self._first else signal.get("receiver")
         if self.joined and type(to) is str and "data" in signal:
             self.joined[0].send(to, encode({"Signal": {"sender": self.id, "data": signal["data"]}}))
 
