@@ -146,8 +146,8 @@ async def broken_frames(attacker: Attacker) -> None:
         await opened.send(data)
         # A fragment counts as a request. At the hard limit it closes the connection before the violation is read.
         # If memory is scarce, the largest unfinished messages of an address end without a close frame.
-        others = {1008: data[0] == FIRST, None: data[0] == FIRST and len(data) > UNFINISHED_BYTES}
-        await opened.closed(code, *filter(others.get, others))
+        others = () if data[0] != FIRST else (1008,) if len(data) < UNFINISHED_BYTES else (1008, None)
+        await opened.closed(code, *others)
 
     await hold(attacker, 50, break_rules)
 
