@@ -13,6 +13,25 @@ def loop():
     return "uvloop"
 
 
+@pytest.fixture(params=[True, False], ids=["websocket", "http"])
+def websocket(request):
+    """Whether a Python client may use a WebSocket."""
+    return request.param
+
+
+@pytest.fixture
+def charged(service, monkeypatch):
+    """The units that requests and messages have been charged, in order."""
+    units_of_all, charge = [], service.shared.limits.charge_request
+
+    def recording(client, now_ms, units=1):
+        units_of_all.append(units)
+        return charge(client, now_ms, units)
+
+    monkeypatch.setattr(service.shared.limits, "charge_request", recording)
+    return units_of_all
+
+
 @pytest.fixture
 def pass_time(io_loop):
     """A coroutine function that turns the clock of the event loop forward, and lets happen what is due then.

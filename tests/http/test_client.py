@@ -23,15 +23,15 @@ SECRET = "s" * 16
 DEAD_URL = "http://127.0.0.1:1"
 
 
-@pytest.fixture(params=[True, False], ids=["websocket", "http"])
-def client(request, io_loop, service):
+@pytest.fixture
+def client(websocket, io_loop, service):
     """A client of a new server, over its WebSocket or over HTTP."""
-    signal_client = SignalClient(f"http://127.0.0.1:{service.port}", ORIGIN, retry_timeout_s=0, websocket=request.param)
+    signal_client = SignalClient(service.url, ORIGIN, retry_timeout_s=0, websocket=websocket)
     io_loop.run_sync(lambda: signal_client.sessions("none", wait_s=0))
     yield signal_client
     io_loop.run_sync(signal_client.close)
     metrics = service.shared.log.metrics
-    assert ("WS" in {method for _, method, _ in [*metrics.requests, *metrics.waits]}) == request.param
+    assert ("WS" in {method for _, method, _ in [*metrics.requests, *metrics.waits]}) == websocket
 
 
 @contextlib.asynccontextmanager
@@ -46,13 +46,6 @@ async def listening_server(handle):
     server = await asyncio.start_server(reply if isinstance(handle, bytes) else handle, "127.0.0.1", 0)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-
-@pytest.fixture
-def bare_server(service):
-    """The URL of a server without the optional features."""
-    with BareServer(f"http://127.0.0.1:{service.port}") as server:
-        yield server.url
 
 
 async def until(iterator, is_last):
@@ -108,10 +101,9 @@ async def test_version_health_and_ice_servers(client, service):
 
 
 async def test_default_origin_is_that_of_the_first_server(service):
-    url = f"http://127.0.0.1:{service.port}"
-    async with SignalClient([url + "/", DEAD_URL]) as client:
+    async with SignalClient([service.url + "/", DEAD_URL]) as client:
         await client.offer("lobby", "i", "o")
-    assert await service.topics(origin=url) == [("lobby", 1)]
+    assert await service.topics(origin=service.url) == [("lobby", 1)]
     assert await service.topics() == []
 
 
@@ -152,8 +144,9 @@ async def test_listings_and_news_iterate_until_the_session_ends(client):
         await asyncio.wait_for(later, BOUND_S)
 
 
-async def test_methods_work_without_the_optional_features(bare_server):
-    async with SignalClient(bare_server, ORIGIN, retry_timeout_s=0) as client:
+async def test_methods_work_without_the_optional_features(service):
+    with BareServer(service.url) as bare:
+        client = SignalClient(bare.url, ORIGIN, retry_timeout_s=0)
         assert await client.ice_servers() is None
         async with aclosing(client.listings("lobby")) as listings:
             assert await anext(listings) == ([], None)
@@ -167,9 +160,10 @@ async def test_methods_work_without_the_optional_features(bare_server):
             assert [await anext(news), await anext(news)] == [("a", [], None), ("a", ["three"], None)]
         with pytest.raises(SignalError, match="404"):
             await client.withdraw(code, "offerer")
+        await client.close()
 
 
-async def test_streams_of_topics_and_sessions(client, service, request):
+async def test_streams_of_topics_and_sessions(client, websocket):
     first = await client.offer("lobby", "line\u2028break\x85", "o")
     topic = client.topic_events("lobby")
     assert (await anext(topic)).data["info"] == "line\u2028break\x85"
@@ -177,13 +171,13 @@ async def test_streams_of_topics_and_sessions(client, service, request):
     events = asyncio.ensure_future(until(session, lambda event: event.name == "gone"))
     await client.candidates(first, "answerer", ["one"])
     await client.answer(first, "a")
-    has_reasons = "[http]" not in request.node.name  # long polls show only that a session has left
-    assert await anext(topic) == Event("gone", {"code": first, "reason": "answered" if has_reasons else "withdrawn"})
+    # Long polls show only that a session has left.
+    assert await anext(topic) == Event("gone", {"code": first, "reason": "answered" if websocket else "withdrawn"})
     await client.withdraw(first, "offerer")
     assert await asyncio.wait_for(events, BOUND_S) == [
         Event("candidate", {"candidate": "one"}),
         Event("answer", {"answer": "a"}),
-        Event("gone", {"code": first, "reason": "withdrawn" if has_reasons else "expired"}),
+        Event("gone", {"code": first, "reason": "withdrawn" if websocket else "expired"}),
     ]
     await session.aclose()
     await topic.aclose()
@@ -213,7 +207,6 @@ async def test_streams_survive_a_restart_without_loss_or_repetition(start, webso
         await session.aclose()
 
 
-@pytest.mark.parametrize("websocket", [True, False])
 async def test_withdrawal_is_repeated_until_the_server_is_available(start, websocket):
     server = start()
     async with SignalClient(server.url, ORIGIN, retry_timeout_s=0, websocket=websocket) as client:
@@ -246,7 +239,7 @@ async def test_unreachable_error_names_the_server_and_the_cause():
 
 async def test_client_waits_for_the_retry_after_of_a_429(start_service, pass_time):
     service = await start_service(unlimited_addresses=(), rate_per_address=1)
-    async with SignalClient(f"http://127.0.0.1:{service.port}", ORIGIN, retry_timeout_s=0) as client:
+    async with SignalClient(service.url, ORIGIN, retry_timeout_s=0) as client:
         with pytest.raises(SignalError) as caught:  # noqa: PT012 (one of the requests is refused)
             for _ in range(20):
                 await client.health()
@@ -289,8 +282,7 @@ async def test_idempotent_requests_are_retried_after_a_lost_connection():
     ids=["broken", 502, 504],
 )
 async def test_offer_goes_to_the_next_server_and_is_repeated_after_a_status_of_a_proxy(response, service):
-    next_url = f"http://127.0.0.1:{service.port}"
-    async with listening_server(response) as url, SignalClient([url, next_url], ORIGIN) as client:
+    async with listening_server(response) as url, SignalClient([url, service.url], ORIGIN) as client:
         if not response:
             with pytest.raises(Unreachable):
                 await client.offer("lobby", "i", "may be listed")
@@ -327,7 +319,6 @@ def test_retry_after_date_without_a_time_zone_is_one_of_utc(zone, monkeypatch):
     assert all(3000 < pause_s <= 3600 for pause_s in pauses_s)
 
 
-@pytest.mark.parametrize("websocket", [True, False])
 @pytest.mark.parametrize(
     "response",
     [
@@ -353,12 +344,10 @@ async def test_other_server_is_not_a_server(response, websocket):
             assert (caught.value.code, caught.value.retryable) == ("not-a-server", False)
 
 
-@pytest.mark.parametrize("websocket", [True, False])
 async def test_codes_and_cursors_are_sent_to_the_server_that_issued_them(start, websocket):
     first, second = start(data="one"), start(data="two")
-    async with SignalClient(
-        [DEAD_URL, first.url, second.url], ORIGIN, retry_timeout_s=0, websocket=websocket
-    ) as client:
+    urls = [DEAD_URL, first.url, second.url]
+    async with SignalClient(urls, ORIGIN, retry_timeout_s=0, websocket=websocket) as client:
         code = await client.offer("lobby", "i", "of one")
         assert (first.codes(), second.codes()) == ([code], [])
         listing = await client.sessions("lobby", wait_s=0)

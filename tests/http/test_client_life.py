@@ -1,6 +1,7 @@
 """The life of a Python client: its event loop and its end, servers without a response, and connections that die."""
 
 import asyncio
+import contextlib
 import gc
 import json
 import logging
@@ -11,7 +12,6 @@ from contextlib import aclosing
 
 import pytest
 from support.certificates import make_pair
-from support.command import Server
 from support.forwarding import Proxy
 from support.members import SECRETS
 from support.rpc import until
@@ -29,22 +29,18 @@ WEBSOCKET_S, HTTP_S = 20, 30
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_client_works_in_one_event_loop(tmp_path):
+def test_client_works_in_one_event_loop(start):
     """The connections that a closed event loop has left open are a ResourceWarning."""
-    server = Server("--data-dir", tmp_path)
-    try:
-        client = SignalClient(server.url)
-        assert asyncio.run(client.version())
-        for run in (asyncio.run, lambda call: asyncio.run(asyncio.to_thread(asyncio.run, call))):
-            with pytest.raises(RuntimeError, match="a client works in one event loop"):
-                run(client.version())
-        asyncio.run(client.close())
-        with pytest.raises(RuntimeError, match="the client is closed"):
-            asyncio.run(client.version())
-    finally:
-        server.end()
-        del client
-        gc.collect()
+    client = SignalClient(start().url)
+    assert asyncio.run(client.version())
+    for run in (asyncio.run, lambda call: asyncio.run(asyncio.to_thread(asyncio.run, call))):
+        with pytest.raises(RuntimeError, match="a client works in one event loop"):
+            run(client.version())
+    asyncio.run(client.close())
+    with pytest.raises(RuntimeError, match="the client is closed"):
+        asyncio.run(client.version())
+    del client
+    gc.collect()
 
 
 async def test_closed_client_opens_no_connections(websocket, service):
@@ -62,24 +58,10 @@ async def test_closed_client_opens_no_connections(websocket, service):
         assert len(proxy.paths) == opened
 
 
-@pytest.fixture(params=[True, False])
-def websocket(request):
-    return request.param
-
-
-@pytest.fixture
-def unusable(service, tmp_path):
-    """The URLs of a dead port, and of servers with an untrusted certificate, without TLS, and over the limit."""
-    pair = make_pair(tmp_path)
-    server = Server("--data-dir", tmp_path / "data", *pair.flags)
-    with LocalServer(Busy) as busy:
-        yield {
-            "no server has responded .*Connection refused": DEAD_URL,
-            "no server has responded .*certificate verify failed": server.url,
-            "no server has responded .*(WRONG_VERSION_NUMBER|record layer failure)": f"https://127.0.0.1:{service.port}",
-            "the servers have refused requests .*429 Too many requests": f"http://127.0.0.1:{busy.server_port}",
-        }
-    server.end()
+@contextlib.asynccontextmanager
+async def two_peers(url):
+    async with lazy.Peers(url, ORIGIN, ice_servers=[]) as one, lazy.Peers(url, ORIGIN, ice_servers=[]) as other:
+        yield one, other
 
 
 class Busy(Handler):
@@ -90,7 +72,7 @@ class Busy(Handler):
 
 
 @pytest.mark.needs("aiortc")
-async def test_unreachable_server_is_reported_and_ends_what_has_a_timeout(unusable, caplog):
+async def test_unreachable_server_is_reported_and_ends_what_has_a_timeout(service, start, tmp_path, caplog):
     async def use(why, url):
         cause = why.partition(".*")[2]
         async with lazy.Peers(url, ORIGIN) as peers, peers.room("lobby") as room:
@@ -108,46 +90,35 @@ async def test_unreachable_server_is_reported_and_ends_what_has_a_timeout(unusab
                 with pytest.raises(TimeoutError, match=rf"not done in 0\.5 s: .*{cause}"):
                     await asyncio.wait_for(start(), BOUND_S)
 
-    with caplog.at_level(logging.WARNING, "tornado_signal_client"):
+    with caplog.at_level(logging.WARNING, "tornado_signal_client"), LocalServer(Busy) as busy:
+        unusable = {
+            "no server has responded .*Connection refused": DEAD_URL,
+            "no server has responded .*certificate verify failed": start(*make_pair(tmp_path).flags).url,
+            "no server has responded .*(WRONG_VERSION_NUMBER|record layer failure)": f"https://127.0.0.1:{service.port}",
+            "the servers have refused requests .*429 Too many requests": f"http://127.0.0.1:{busy.server_port}",
+        }
         await asyncio.gather(*(use(*each) for each in unusable.items()))
     for why in unusable:
         assert len([each for each in caplog.messages if re.search(why, each)]) == 1
 
 
+OF_WRONG_TYPE = [{"password": None}, {"password": b"secret"}, {"passwort": "secret"}, {"me": 1, "secret": "s"}]
+OF_WRONG_TYPE += [{"secret": 1}, {"files": "yes"}, {"max": "2"}, {"max": True}, {"timeout": "5"}, {"topic": None}]
+OF_WRONG_TYPE += [{"info": 1}, {"ice_servers": "stun:stun.example"}]
+
+
 @pytest.mark.needs("aiortc")
-@pytest.mark.parametrize(
-    ("error", "option"),
-    [
-        (TypeError, {"password": None}),
-        (TypeError, {"password": b"secret"}),
-        (ValueError, {"password": ""}),
-        (TypeError, {"passwort": "secret"}),
-        (TypeError, {"me": 1, "secret": "s"}),
-        (TypeError, {"secret": 1}),
-        (TypeError, {"files": "yes"}),
-        (TypeError, {"max": "2"}),
-        (TypeError, {"max": True}),
-        (TypeError, {"timeout": "5"}),
-        (TypeError, {"topic": None}),
-    ],
-)
-async def test_wrong_option_opens_no_room(error, option):
+@pytest.mark.parametrize("option", [*OF_WRONG_TYPE, {"password": ""}, {"info": ""}, {"info": "i" * 1025}])
+async def test_wrong_option_makes_no_peers_or_opens_no_room(option):
     async with lazy.Peers(DEAD_URL, ORIGIN) as peers:
-        with pytest.raises(error):
-            peers.room(**{"topic": "lobby", **option})
+        of_peers = {"info", "ice_servers"} & option.keys()
+        with pytest.raises(TypeError if option in OF_WRONG_TYPE else ValueError):
+            lazy.Peers(DEAD_URL, **option) if of_peers else peers.room(**{"topic": "lobby", **option})
         async with peers.room("lobby") as room:
             with pytest.raises(TypeError, match=r"^to is str or None, not int"):
                 await room.send("hello", 5)
             with pytest.raises(TypeError, match=r"^source is Path or bytes, not str"):
                 await room.send_file("a path")
-
-
-@pytest.mark.needs("aiortc")
-def test_wrong_option_makes_no_peers():
-    wrong = [(TypeError, {"info": 1}), (ValueError, {"info": ""}), (ValueError, {"info": "i" * 1025})]
-    for error, option in [*wrong, (TypeError, {"ice_servers": "stun:stun.example"})]:
-        with pytest.raises(error):
-            lazy.Peers(DEAD_URL, **option)
 
 
 @pytest.mark.parametrize(
@@ -191,21 +162,16 @@ async def notice(proxy, service, websocket, event):
 
     async def read(iterator, items):
         async with aclosing(iterator):
-            async for _ in iterator:
-                items -= 1
-                if not items:
-                    return
+            for _ in range(items):
+                await anext(iterator)
 
     async with SignalClient(proxy.url, ORIGIN, websocket=websocket) as client:
         code = await client.offer("lobby", "i", "o", hold=True)
-        reading = asyncio.gather(
-            read(client.topic_events("lobby"), 2),
-            read(client.listings("lobby"), 2),
-            read(client.news(code, "offerer"), 1),
-        )
+        iterators = client.topic_events("lobby"), client.listings("lobby"), client.news(code, "offerer")
+        reading = asyncio.gather(*map(read, iterators, (2, 2, 1)))
         await until(lambda: service.shared.log.metrics.waiting.total() == 3)
         await event(client)
-        async with SignalClient(f"http://127.0.0.1:{service.port}", ORIGIN) as other:
+        async with SignalClient(service.url, ORIGIN) as other:
             await other.candidates(str(code), "answerer", ["c"])
             await other.offer("lobby", "i", "another")
         await reading
@@ -217,7 +183,6 @@ async def notice(proxy, service, websocket, event):
 async def test_new_member_connects_to_one_with_frozen_connections(websocket, bound_s, service):
     """The new member leads: it has begun several attempts before the other one reads the first mail."""
     first, second = SECRETS
-    url = f"http://127.0.0.1:{service.port}"
 
     async def meet(topic, event):
         async with frozen.room(topic, secret=second) as room:
@@ -231,7 +196,7 @@ async def test_new_member_connects_to_one_with_frozen_connections(websocket, bou
     async with (
         Proxy(service) as proxy,
         lazy.Peers(proxy.url, ORIGIN, websocket=websocket, ice_servers=[]) as frozen,
-        lazy.Peers(url, ORIGIN, ice_servers=[]) as new,
+        lazy.Peers(service.url, ORIGIN, ice_servers=[]) as new,
     ):
         usual_s = await meet("another", lambda: None)
         await until(lambda: not service.shared.log.metrics.waiting.total())
@@ -251,10 +216,8 @@ async def test_late_attempt_that_is_connected_is_not_ended_for_one_with_a_dead_m
     monkeypatch.setattr(attempts, "MAX_ATTEMPTS", 1)
     monkeypatch.setattr(room_peer, "LATE_S", 0.5)
     leads, follows = SECRETS
-    url = f"http://127.0.0.1:{service.port}"
     async with (
-        lazy.Peers(url, ORIGIN, ice_servers=[]) as peers,
-        lazy.Peers(url, ORIGIN, ice_servers=[]) as others,
+        two_peers(service.url) as (peers, others),
         peers.room("lobby", secret=leads) as leader,
         others.room("lobby", secret=follows) as follower,
     ):
@@ -269,13 +232,7 @@ async def test_late_attempt_that_is_connected_is_not_ended_for_one_with_a_dead_m
 
 @pytest.mark.needs("aiortc")
 async def test_channels_that_are_not_open_yet_end_with_their_connection(service):
-    url = f"http://127.0.0.1:{service.port}"
-    async with (
-        lazy.Peers(url, ORIGIN, ice_servers=[]) as peers,
-        lazy.Peers(url, ORIGIN, ice_servers=[]) as others,
-        peers.room("lobby") as room,
-        others.room("lobby"),
-    ):
+    async with two_peers(service.url) as (peers, others), peers.room("lobby") as room, others.room("lobby"):
         peer = (await asyncio.wait_for(anext(aiter(room)), BOUND_S)).peer
         large = asyncio.create_task(room.send(bytes(8 << 20)))
         await until(lambda: peer.channel.bufferedAmount > 1 << 20)
@@ -286,21 +243,16 @@ async def test_channels_that_are_not_open_yet_end_with_their_connection(service)
         assert (await large, sent, error.code) == (None, None, "file-interrupted")
 
 
-async def never(*arguments):
-    await asyncio.Event().wait()
-
-
-def ignore(*arguments):
-    pass
-
-
-def following(on_end):
+def following(on_end=lambda *_: None):
     """Return the side of an attempt that answers. Its mail is never sent."""
     from tornado_signal_client.names import Identity
     from tornado_signal_client.room_peer import Member
 
+    async def never_send(*_):
+        await asyncio.Event().wait()
+
     identity = Identity(ORIGIN, "room~lobby", None, SECRETS[1])
-    return lazy.Peer(Member("!", "", None), "1", [], identity, never, ignore, ignore, on_end)
+    return lazy.Peer(Member("!", "", None), "1", [], identity, never_send, lambda *_: None, lambda *_: None, on_end)
 
 
 @pytest.mark.needs("aiortc")
@@ -342,7 +294,7 @@ async def test_offer_that_is_processed_while_the_channel_opens_has_no_time_limit
 @pytest.mark.needs("aiortc")
 async def test_attempt_that_ends_while_mail_arrives_is_closed():
     for steps in range(8):
-        peer = following(ignore)
+        peer = following()
         await asyncio.sleep(0)
         peer._deliver({})
         for _ in range(steps):
@@ -361,12 +313,7 @@ async def test_room_obeys_lower_limits_of_a_server(limit, size, start, monkeypat
 
     monkeypatch.setattr(mailbox, "ALIVE_S", 0.2)
     leads, follows = SECRETS
-    url = start(*limit).url
-    async with (
-        lazy.Peers(url, ORIGIN, ice_servers=[]) as peers,
-        lazy.Peers(url, ORIGIN, ice_servers=[]) as others,
-        peers.room("lobby", secret=follows) as room,
-    ):
+    async with two_peers(start(*limit).url) as (peers, others), peers.room("lobby", secret=follows) as room:
         beacon = (await anext(others.client.topic_events("room~lobby"))).data["code"]
         for _ in range(16):
             await others.client.candidates(beacon, "answerer", ["j" * size])
@@ -377,12 +324,7 @@ async def test_room_obeys_lower_limits_of_a_server(limit, size, start, monkeypat
 @pytest.mark.needs("aiortc")
 async def test_mail_that_the_server_refuses_is_a_warning(start, caplog):
     url = start("--max-offer", 600).url
-    async with (
-        lazy.Peers(url, ORIGIN, ice_servers=[]) as peers,
-        lazy.Peers(url, ORIGIN, ice_servers=[]) as others,
-        peers.room("lobby"),
-        others.room("lobby"),
-    ):
+    async with two_peers(url) as (peers, others), peers.room("lobby"), others.room("lobby"):
         warning = "the server refuses mail to members of the room 'lobby': 400 Missing or invalid required parameter"
         await asyncio.wait_for(until(lambda: warning in caplog.text), BOUND_S)
 

@@ -219,6 +219,7 @@ class Service:
         self.shared = self.application.service
         refusal = make_error_responder(self.shared.log)
         self.server, self.port = await self._listen(self.application, refusal, self.shared.limits)
+        self.url = f"http://127.0.0.1:{self.port}"
         state = getattr(self.server, "state", None) or ServerState(self.application, refusal, self.shared.limits)
         self.shared.refusals.cut_off = state.count_cut_off
         name, relay = f"localhost:{self.port}", self.application.relay
@@ -285,9 +286,8 @@ class Service:
     async def sessions(self, topic="lobby", origin=ORIGIN):
         return (await self.get(f"/{segment(topic)}/sessions", origin=origin))["sessions"]
 
-    async def topics(self, query="", origin=ORIGIN):
-        topics = (await self.get("/topics" + query, origin=origin))["topics"]
-        return [(topic["topic"], topic["count"]) for topic in topics]
+    async def topics(self, origin=ORIGIN):
+        return [(topic["topic"], topic["count"]) for topic in (await self.get("/topics", origin=origin))["topics"]]
 
 
 def check_every_response(response, method):
