@@ -1,6 +1,7 @@
 """Tokens of the Python client: strings and functions, renewal, refusals (docs/authorization.md)."""
 
 import asyncio
+import itertools
 import time
 from contextlib import aclosing
 
@@ -29,17 +30,12 @@ def protected(start_service, tmp_path, monkeypatch):
     return start
 
 
-@pytest.fixture(params=[True, False])
-def websocket(request):
-    return request.param
-
-
 def make(life_s=60, **claims):
     return make_token({"exp": time.time() + life_s, **claims})
 
 
 def connect(service, token, *, websocket):
-    return SignalClient(f"http://127.0.0.1:{service.port}", ORIGIN, 0, websocket=websocket, token=token)
+    return SignalClient(service.url, ORIGIN, 0, websocket=websocket, token=token)
 
 
 async def use(client):
@@ -52,21 +48,16 @@ async def use(client):
     await client.withdraw(code, "offerer")
 
 
-def from_function():
-    return make()
-
-
 async def from_coroutine():
     await asyncio.sleep(0)
     return make()
 
 
-@pytest.mark.parametrize("source", ["text", from_function, from_coroutine], ids=["text", "function", "coroutine"])
-async def test_token_is_a_string_or_a_function(source, websocket, protected, start_service):
+async def test_token_is_a_string_or_a_function(websocket, protected, start_service):
     without_keys = await start_service()
     service = await protected()
-    for each in (without_keys, service):
-        async with connect(each, make() if source == "text" else source, websocket=websocket) as client:
+    for each, source in itertools.product((without_keys, service), (make(), make, from_coroutine)):
+        async with connect(each, source, websocket=websocket) as client:
             await use(client)
     metrics = service.shared.log.metrics
     assert set(metrics.tokens) == {"accepted"}
@@ -90,13 +81,12 @@ async def test_redirect_to_another_host_gets_no_token(websocket, protected):
 
     async def redirect(reader, writer):
         target = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
-        location = f"http://127.0.0.1:{other.port}{target}"
-        writer.write(f"HTTP/1.1 307 x\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
+        writer.write(f"HTTP/1.1 307 x\r\nLocation: {other.url}{target}\r\nContent-Length: 0\r\n\r\n".encode())
         writer.close()
 
     async with await asyncio.start_server(redirect, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        text = f"{url} redirects to http://127.0.0.1:{other.port}, which is not followed"
+        text = f"{url} redirects to {other.url}, which is not followed"
         client = SignalClient(url, ORIGIN, 0, websocket=websocket, token=make())
         for call in (client.sessions("lobby", wait_s=0), client.offer(*OFFER), anext(client.topic_events("lobby"))):
             with pytest.raises(SignalError, match=text):
@@ -108,8 +98,7 @@ async def test_redirect_to_another_host_gets_no_token(websocket, protected):
 
 
 async def test_topic_that_is_not_covered_is_an_error(websocket, protected):
-    service = await protected()
-    async with connect(service, make(topics=["attic"]), websocket=websocket) as client:
+    async with connect(await protected(), make(topics=["attic"]), websocket=websocket) as client:
         await client.sessions("attic", wait_s=0)
         with pytest.raises(SignalError) as refused:
             await client.sessions("lobby", wait_s=0)
@@ -135,7 +124,7 @@ async def test_function_is_called_once_more_after_a_refusal(websocket, protected
             made.clear()
             with pytest.raises(SignalError, match="401"):
                 await call()
-            assert 0 < len(made) <= (2 if not websocket else 3)
+            assert 0 < len(made) <= 2 + websocket
     made.clear()
     async with connect(service, lambda: make() if made else unusable(), websocket=websocket) as client:
         await use(client)
@@ -143,7 +132,6 @@ async def test_function_is_called_once_more_after_a_refusal(websocket, protected
 
 
 async def test_calls_at_the_same_time_share_a_new_token(protected):
-    service = await protected()
     calls = []
 
     async def renew():
@@ -151,21 +139,18 @@ async def test_calls_at_the_same_time_share_a_new_token(protected):
         await asyncio.sleep(0.01)
         return make()
 
-    async with connect(service, renew, websocket=False) as client:
+    async with connect(await protected(), renew, websocket=False) as client:
         await asyncio.gather(*(client.topics() for _ in range(5)))
     assert len(calls) == 1
 
 
-async def test_error_of_the_function_reaches_the_caller(protected):
-    service = await protected()
-
+async def test_error_of_the_function_reaches_the_caller(websocket, protected):
     def fail():
         raise LookupError("not logged in")
 
-    for websocket in (True, False):
-        async with connect(service, fail, websocket=websocket) as client:
-            with pytest.raises(LookupError, match="not logged in"):
-                await client.sessions("lobby", wait_s=0)
+    async with connect(await protected(), fail, websocket=websocket) as client:
+        with pytest.raises(LookupError, match="not logged in"):
+            await client.sessions("lobby", wait_s=0)
 
 
 async def test_held_offer_and_stream_outlive_many_tokens(protected):
@@ -189,11 +174,7 @@ async def test_held_offer_and_stream_outlive_many_tokens(protected):
     assert len(calls) >= 4
 
 
-@pytest.mark.parametrize("token", ["", "a", "a.b.c", make(-1)], ids=["empty", "word", "nonsense", "expired"])
-def test_token_without_a_usable_expiry_is_kept(token):
-    assert authorization.renewal_s(token) == float("inf")
-
-
-def test_token_is_replaced_before_its_expiry():
+def test_token_is_replaced_before_its_expiry_unless_that_is_unusable():
     assert 60 < authorization.renewal_s(make(100)) - time.time() < 75
     assert 15 < authorization.renewal_s(make(40)) - time.time() < 25
+    assert {authorization.renewal_s(token) for token in ("", "a", "a.b.c", make(-1))} == {float("inf")}

@@ -34,10 +34,6 @@ async def stay_silent(writer):
     await writer.wait_closed()
 
 
-def server_url(service):
-    return f"http://127.0.0.1:{service.port}"
-
-
 def methods(service):
     metrics = service.shared.log.metrics
     return {method for _, method, _ in [*metrics.requests, *metrics.waits]}
@@ -87,16 +83,14 @@ REFUSALS = [*map(refuse_with, (200, 400, 403, 404, 426)), hang_up, stay_silent]
 async def test_refused_websocket_falls_back_to_http(service, monkeypatch, refuse):
     monkeypatch.setattr(rpc, "OPEN_S", 0.3)
     async with Proxy(service, refuse) as proxy, SignalClient(proxy.url, ORIGIN, retry_timeout_s=0) as client:
-        topic = client.topic_events("lobby")
-        first_event = asyncio.ensure_future(anext(topic))
-        code = await client.offer(*OFFER, secret=SECRET, hold=True)
-        assert (await asyncio.wait_for(first_event, BOUND_S)).data["code"] == code
-        news = client.news(code, "offerer", secret=SECRET)
-        later = asyncio.ensure_future(anext(news))
-        await client.candidates(code, "answerer", ["one"])
-        assert (await asyncio.wait_for(later, BOUND_S))[:2] == (None, ["one"])
-        await news.aclose()
-        await topic.aclose()
+        async with aclosing(client.topic_events("lobby")) as topic:
+            first_event = asyncio.ensure_future(anext(topic))
+            code = await client.offer(*OFFER, secret=SECRET, hold=True)
+            assert (await asyncio.wait_for(first_event, BOUND_S)).data["code"] == code
+        async with aclosing(client.news(code, "offerer", secret=SECRET)) as news:
+            later = asyncio.ensure_future(anext(news))
+            await client.candidates(code, "answerer", ["one"])
+            assert (await asyncio.wait_for(later, BOUND_S))[:2] == (None, ["one"])
         assert proxy.paths.count("/ws") == 1
         assert "WS" not in methods(service)
 
@@ -175,7 +169,7 @@ async def test_oversized_request_is_413_and_streams_continue(start_service):
 async def test_requests_beyond_the_limits_of_a_connection_work(service, monkeypatch):
     monkeypatch.setattr(rpc, "MAX_SUBSCRIPTIONS", 1)
     monkeypatch.setattr(rpc, "MAX_HELD", 1)
-    async with SignalClient(server_url(service), ORIGIN, retry_timeout_s=0) as client:
+    async with SignalClient(service.url, ORIGIN, retry_timeout_s=0) as client:
         topics = [client.topic_events("lobby") for _ in range(3)]
         first_events = [asyncio.ensure_future(anext(stream)) for stream in topics]
         for _ in range(3):
@@ -191,7 +185,7 @@ async def test_requests_beyond_the_limits_of_a_connection_work(service, monkeypa
 async def test_slow_reader_gets_every_event_once(service, monkeypatch):
     monkeypatch.setattr(rpc, "MAX_UNREAD", 10)
     monkeypatch.setattr(servers, "RETRY_S", 0.01)
-    async with SignalClient(server_url(service), ORIGIN) as client, aclosing(client.topic_events("lobby")) as topic:
+    async with SignalClient(service.url, ORIGIN) as client, aclosing(client.topic_events("lobby")) as topic:
         later = asyncio.ensure_future(anext(topic))
         await until(requests_waiting(service, 1))
         codes = [await client.offer("lobby", str(number), "o") for number in range(30)]
@@ -229,10 +223,10 @@ async def test_requests_and_websockets_use_the_proxy_of_the_environment(service,
 )
 async def test_local_servers_need_no_proxy(service, use_proxy, proxy):
     use_proxy(proxy)
-    async with SignalClient(server_url(service), ORIGIN, retry_timeout_s=0) as client:
+    async with SignalClient(service.url, ORIGIN, retry_timeout_s=0) as client:
         await client.health()
         await client.sessions("lobby", wait_s=0)
-        assert await client._connection(server_url(service), open_if_closed=False) is not None
+        assert await client._connection(service.url, open_if_closed=False) is not None
 
 
 @pytest.mark.parametrize(
@@ -294,8 +288,8 @@ async def test_news_end_after_the_retry_timeout_and_events_continue(service):
 
 async def test_held_offer_is_withdrawn_soon_after_its_client_closes(start_service):
     service = await start_service(hold_grace_ms=100)
-    async with SignalClient(server_url(service), ORIGIN) as other, aclosing(other.topic_events("lobby")) as topic:
-        async with SignalClient(server_url(service), ORIGIN) as client:
+    async with SignalClient(service.url, ORIGIN) as other, aclosing(other.topic_events("lobby")) as topic:
+        async with SignalClient(service.url, ORIGIN) as client:
             first = await client.offer(*OFFER, secret=SECRET, hold=True)
             answered = await client.offer(*OFFER, hold=True)
             assert service.shared.log.metrics.held == 2
@@ -344,40 +338,30 @@ async def test_held_offer_is_refreshed_over_http_without_a_websocket(service, mo
         assert await service.sessions() == []
 
 
-@pytest.mark.parametrize("answered", [False, True])
-async def test_wait_of_a_cancelled_caller_ends_at_the_server(answered, service):
-    """The response can be on its way at that time."""
+CALLS = {
+    "offer": lambda client: client.offer(*OFFER, secret=SECRET, hold=True),
+    "stream": lambda client: anext(client.topic_events("lobby")),
+    "wait": lambda client: client.sessions("lobby", wait_s=40),
+    "wait with a response on its way": lambda client: client.sessions("lobby", wait_s=40),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_what_a_cancelled_caller_has_begun_ends_at_the_server(call, service):
     async with Proxy(service) as proxy, SignalClient(proxy.url, ORIGIN) as client:
-        pending = asyncio.ensure_future(client.sessions("lobby", wait_s=40))
-        await until(requests_waiting(service, 1))
-        proxy.open.clear()
-        if answered:
+        proxy.open.clear()  # no response arrives
+        pending = asyncio.ensure_future(CALLS[call](client))
+        await until(lambda: service.shared.log.metrics.held == 1 if call == "offer" else requests_waiting(service, 1)())
+        if answered := "response" in call:
             await service.offer()
             await until(requests_waiting(service, 0))
         pending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await pending
-        await until(requests_waiting(service, 0))
+        if "wait" in call:
+            await until(requests_waiting(service, 0))  # although the client hears nothing
         proxy.open.set()
+        await until(requests_waiting(service, 0))
+        await until(lambda: answered or listing_is_empty(service))
         assert len((await client.sessions("lobby", wait_s=0)).sessions) == answered
-        assert proxy.paths == ["/ws"]
-
-
-@pytest.mark.parametrize("call", ["offer", "stream"])
-async def test_offer_and_stream_of_a_cancelled_caller_end_at_the_server(call, service):
-    async with Proxy(service) as proxy, SignalClient(proxy.url, ORIGIN) as client:
-        calls = {
-            "offer": lambda: client.offer(*OFFER, secret=SECRET, hold=True),
-            "stream": lambda: anext(client.topic_events("lobby")),
-        }
-        proxy.open.clear()
-        pending = asyncio.ensure_future(calls[call]())
-        await until(lambda: service.shared.log.metrics.held == 1 if call == "offer" else requests_waiting(service, 1)())
-        pending.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await pending
-        proxy.open.set()
-        await until(lambda: listing_is_empty(service))
-        await until(requests_waiting(service, 0))
-        assert (await client.sessions("lobby", wait_s=0)).sessions == []
         assert proxy.paths == ["/ws"]
