@@ -260,17 +260,11 @@ async def test_each_value_of_each_filter_counts_as_a_channel(service):
 @pytest.mark.parametrize(
     ("topics", "size", "units"), [(1, 40_000, [3]), (3, 100, [1, 2]), (3, 40_000, [3, 6]), (2, 15_000, [1, 1])]
 )
-async def test_each_further_topic_of_an_event_counts_by_its_size(topics, size, units, service, monkeypatch):
-    charged, charge = [], service.shared.limits.charge_request
-
-    def recording(client, now_ms, units=1):
-        charged.append(units)
-        return charge(client, now_ms, units)
-
+async def test_each_further_topic_of_an_event_counts_by_its_size(topics, size, units, service, charged):
     event = make_event(content="x" * size, tags=[["x", str(number)] for number in range(topics)])
     async with open_socket(service) as client:
         await client.read()
-        monkeypatch.setattr(service.shared.limits, "charge_request", recording)
+        charged.clear()
         await client.send(["EVENT", event])
         assert await client.receive() == accepted(event)
     assert charged == units
