@@ -5,6 +5,7 @@ ratios within one run, never figures of different runs or machines.
 """
 
 import argparse
+import dataclasses
 import json
 import sys
 import tempfile
@@ -25,7 +26,7 @@ def parsed() -> argparse.Namespace:
         prog="tests/bench/run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--quick", dest="size", action="store_const", const="quick", help="about a minute")
+    add("--quick", action="store_true", help="a few minutes")
     several = f"one part, or several with several --only: {', '.join(PARTS)}"
     add("--only", metavar="PART", action="append", choices=PARTS, help=several)
     other = "`life` and `instructions` also measure the server of this checkout, which gets a .venv of its own"
@@ -39,14 +40,12 @@ def parsed() -> argparse.Namespace:
 def main() -> int:
     arguments = parsed()
     parts = arguments.only or list(PARTS)
-    size = arguments.size or "full"
-    amounts = figures.amounts(size)
     began_s = time.perf_counter()
     status = 0
     with tempfile.TemporaryDirectory(prefix="tornado-signal-bench-", dir=arguments.dir) as name:
-        bench = figures.Bench(amounts, Path(name), [each.resolve() for each in arguments.server])
+        bench = figures.Bench(Path(name), [each.resolve() for each in arguments.server], whole=not arguments.quick)
         options = {
-            "Options": f"{size} run; parts: {', '.join(parts)}",
+            "Options": f"{'quick' if arguments.quick else 'full'} run; parts: {', '.join(parts)}",
             "Read so": "ratios within this run hold; its absolute figures are this machine's, at this hour",
         }
         conditions = report.setup(options, bench.where)
@@ -66,7 +65,8 @@ def main() -> int:
     report.print_figures(bench.figures)
     print(f"took {conditions['Took']}")
     if arguments.json:
-        arguments.json.write_text(json.dumps(report.document(conditions, bench.figures), indent=1) + "\n")
+        figures_found = [dataclasses.asdict(figure) for figure in bench.figures]
+        arguments.json.write_text(json.dumps({"setup": conditions, "figures": figures_found}, indent=1) + "\n")
     return status
 
 

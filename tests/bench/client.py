@@ -1,8 +1,7 @@
-"""A client with one request at a time for each connection. It parses only a response's end."""
+"""HTTP clients with one request at a time for each connection, and latencies."""
 
 import asyncio
 import gc
-from collections.abc import Callable
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -17,87 +16,24 @@ PATIENCE_S = 120.0
 NOISE = "".join(f"{number * 2654435761 % 2**32:08x}" for number in range(125))
 OFFER = {"info": "i" * 36, "offer": NOISE[:500]}
 
-Done = Callable[[int, bytes], None]
 
+class Connection(wire.Client):
+    """A connection to a server on this machine, from one of its addresses."""
 
-class Connection(asyncio.Protocol):
-    def __init__(self) -> None:
-        self._received = b""
-        self._done: Done | None = None
+    abort = wire.Client.close
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+    def __init__(self, base: str, address: str = "127.0.0.1") -> None:
+        super().__init__(wire.Place(urlsplit(base).port), address, ORIGIN)
 
-    def send(self, data: bytes, done: Done) -> None:
-        """Send a request. `done` is called with status and body, or with 0 and an empty body without a response."""
-        if self._transport.is_closing():
-            done(0, b"")
-            return
-        self._done = done
-        self._transport.write(data)
-
-    async def ask(self, data: bytes) -> dict:
+    async def must(self, data: bytes) -> dict:
         """Send a request and return the JSON of its response, which must be a success."""
-        answered = asyncio.get_running_loop().create_future()
-        self.send(data, lambda *found: answered.done() or answered.set_result(found))
-        status, body = await answered
+        try:
+            status, body = await self.exchange(data)
+        except wire.BROKEN as error:
+            status, body = repr(error), b""
         if status not in (200, 204):
-            line = data.partition(b"\r\n")[0].decode()
-            raise BenchError(f"{line} was answered with {status or 'the end of the connection'} {body[:200]!r}")
+            raise BenchError(f"{data[:50]!r} was answered with {status} {body[:200]!r}")
         return orjson.loads(body or b"{}")
-
-    def close(self) -> None:
-        self._transport.close()
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        head, end, rest = self._received.partition(b"\r\n\r\n")
-        if not end:
-            return
-        fields = head.lower()
-        at = fields.find(b"\r\ncontent-length:")
-        if at >= 0:
-            length = int(fields[at + 17 :].partition(b"\r\n")[0])
-            if len(rest) < length:
-                return
-            body = rest[:length]
-        elif b"\r\ntransfer-encoding: chunked" in fields:
-            if not rest.endswith(b"0\r\n\r\n"):
-                return
-            body = _unchunked(rest)
-        else:
-            body = b""
-        self._received = b""
-        self._finish(int(head[9:12]), body)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._finish(0, b"")
-
-    def _finish(self, status: int, body: bytes) -> None:
-        done, self._done = self._done, None
-        if done is not None:
-            done(status, body)
-
-
-def _unchunked(data: bytes) -> bytes:
-    body = b""
-    while data:
-        size, _, data = data.partition(b"\r\n")
-        length = int(size, 16)
-        body += data[:length]
-        data = data[length + 2 :]
-    return body
-
-
-async def connect(base: str, count: int, address: str | None = None) -> list[Connection]:
-    """Open connections, optionally from a local address."""
-    loop = asyncio.get_running_loop()
-    parts = urlsplit(base)
-    where = {"host": parts.hostname, "port": parts.port, "local_addr": (address, 0) if address else None}
-    try:
-        return [(await loop.create_connection(Connection, **where))[1] for _ in range(count)]
-    except OSError as error:
-        raise BenchError(f"cannot connect to {base}: {error}") from error
 
 
 @contextmanager
@@ -117,18 +53,17 @@ def offer(topic: str) -> bytes:
 
 async def create(base: str, topics: list[str]) -> list[str]:
     """Publish one offer in each of the topics, and return the codes."""
-    connections = await connect(base, min(len(topics), 32))
+    connections = [Connection(base) for _ in range(min(len(topics), 32))]
     waiting = list(enumerate(topics))
     codes = [""] * len(topics)
 
     async def work(connection: Connection) -> None:
         while waiting:
             at, topic = waiting.pop()
-            codes[at] = (await connection.ask(offer(topic)))["code"]
+            codes[at] = (await connection.must(offer(topic)))["code"]
+        connection.close()
 
     await asyncio.wait_for(asyncio.gather(*map(work, connections)), PATIENCE_S)
-    for connection in connections:
-        connection.close()
     return codes
 
 

@@ -1,62 +1,51 @@
-"""Helpers of all parts: amounts, servers and the figures so far."""
+"""Helpers of all parts: amounts, servers, the figures so far, and what more than one part measures."""
 
 import asyncio
+import itertools
+import json
 import statistics
+import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import urlsplit
+
+from support.waiting import kill, start_holder
 
 from . import processes
-from .processes import Server
+from .processes import ROOT, Server
 from .report import Figure
+from .sockets import WebSocket
 
-SIZES = ("full", "quick")
-AMOUNTS = {
-    "connections": (2000, 2000),  # connections whose memory is measured
+PROBE_PAUSE_S = 0.002
+AMOUNTS = {  # of a whole run, and of a quick one
     "sockets": (15_000, 2000),  # WebSockets that hold an offer
     "watchers": (5000, 1000),  # WebSockets that watch one topic
     "life_s": (120, 12),  # how long browser-like peers arrive
-    "life_rate": (80, 80),  # pairs of them per second, while a server is measured
     "counted": (200, 40),  # repetitions of an operation whose instructions are counted
     "idle": (10_000, 1000),  # idle connections of another library's clients
     "protocol_turns": (10, 3),  # turns of each server of such clients
 }
 
 
-def amounts(size: str) -> SimpleNamespace:
-    values = {name: values[SIZES.index(size)] for name, values in AMOUNTS.items()}
-    return SimpleNamespace(**values, whole=size == SIZES[0])
-
-
-@dataclass
 class Bench:
-    size: SimpleNamespace  # the amounts, see `AMOUNTS`
-    where: Path  # directory for databases and logs
-    others: list[Path] = field(default_factory=list)  # other checkouts, whose servers are also measured
-    figures: list[Figure] = field(default_factory=list)
-    _made: int = 0
+    """A run with its amounts (`AMOUNTS`), its folder for databases and logs, other checkouts, and its figures."""
 
-    def directory(self) -> Path:
-        self._made += 1
-        return self.where / f"db-{self._made}"
+    def __init__(self, where: Path, others: list[Path], *, whole: bool) -> None:
+        self.where, self.others, self.whole = where, others, whole
+        self.size = SimpleNamespace(**{name: values[not whole] for name, values in AMOUNTS.items()})
+        self.figures: list[Figure] = []
+        self._numbers = itertools.count(1)
 
     def server(self, **options: object) -> Server:
-        return processes.tornado_signal(self.directory(), **options)
+        return processes.tornado_signal(self.where / f"db-{next(self._numbers)}", **options)
 
     def add(self, part: str, name: str, value: float, unit: str, *, most=None, judged=True, **rest) -> None:
         """Record a figure. `most` is its target, if this run can be judged by it."""
-        if rest.get("reference"):
-            rest["ratio"] = value / rest["reference"]
         if most is not None:
-            rest |= {"target": f"<= {most:g} {unit}".rstrip(), "reached": value <= most}
-        if not judged:
-            rest["reached"] = None
+            rest |= {"target": f"<= {most:g} {unit}".rstrip(), "reached": value <= most if judged else None}
         self.figures.append(Figure(part, name, value, unit, **rest))
-
-    @property
-    def whole(self) -> bool:
-        return self.size.whole
 
 
 def ratio(values: list[float], others: list[float]) -> float:
@@ -76,3 +65,47 @@ async def busy_share(server: Server, seconds: float) -> float:
     used_s, began_s = server.cpu_s(), time.perf_counter()
     await asyncio.sleep(seconds)
     return (server.cpu_s() - used_s) / (time.perf_counter() - began_s)
+
+
+async def alternate(turns: dict[Server, Callable[[], Awaitable[None]]], count: int) -> dict[Server, list[float]]:
+    """Run turns of each server in alternation. Return the CPU time of each turn in seconds."""
+    used_s: dict[Server, list[float]] = {server: [] for server in turns}
+    order = [*turns.items()]
+    for _ in range(count):
+        for server, turn in order:
+            before_s = server.cpu_s()
+            await turn()
+            used_s[server].append(server.cpu_s() - before_s)
+        order.append(order.pop(0))  # so that none always follows the same one
+    return used_s
+
+
+async def connections_kib(server: Server, connect: Callable[[], Awaitable[list]]) -> tuple[list, float]:
+    """Return the connections that a function opens, and the private resident memory of the server for each."""
+    await settled(server)
+    before_bytes = server.memory_bytes()
+    opened = await connect()
+    await settled(server)
+    return opened, (server.memory_bytes() - before_bytes) / len(opened) / 1024
+
+
+async def stalls_ms(server: Server, clients: list[WebSocket], send: Callable[[], Awaitable[object]], turns: int):
+    """Send messages that all clients get. Return the longest delay until the last one has one.
+
+    Also return how long another request took meanwhile at most. A process sends these one after the other.
+    """
+    command = [sys.executable, "-m", "hostile.probe", str(PROBE_PAUSE_S), str(urlsplit(server.base).port)]
+    probe = await asyncio.to_thread(start_holder, *command, cwd=ROOT / "tests")
+    late_s = []
+    try:
+        for _ in range(turns):
+            await asyncio.sleep(0.3)
+            arrived = asyncio.gather(*(client.received(client.messages + 1) for client in clients))
+            began_s = time.perf_counter()
+            await asyncio.gather(send(), arrived)
+            late_s.append(max(client.last_s for client in clients) - began_s)
+        said, _ = await asyncio.to_thread(probe.communicate)
+    finally:
+        kill(probe)
+    taken_s = (taken_s for _, taken_s in json.loads(said)["taken"][1:])  # the first probe has to connect
+    return max(late_s) * 1e3, max(taken_s) * 1e3

@@ -3,27 +3,33 @@
 They include work of other threads. The memory of connections is measured next to them.
 """
 
+import asyncio
+import itertools
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import jwt
+import orjson
 import uvloop
+from support.nostr import make_event
 
 from . import client, peers, processes, protocols
 from .counter import Counter
-from .figures import Bench, settled
+from .figures import Bench, connections_kib
 from .life import WAIT_S, Kept, Polled, Socketed
 from .peerjs import Meeting
 from .processes import BenchError, Server
+from .sockets import WebSocket, frame
 
 PART = "instructions"
 WARM = 10  # repetitions before counting
+CONNECTIONS = 2000  # whose memory is measured
 PROXIED = 50  # clients of one reverse proxy
 SECRET = "5" * 64
 TOKEN = ", with a token"
@@ -63,20 +69,13 @@ def peer_of(number: int) -> peers.Peer:
 
 @asynccontextmanager
 async def _kept(base: str, peer: peers.Peer, data: bytes) -> AsyncIterator[Perform]:
-    (connection,) = await client.connect(base, 1, peer.address)
-    yield lambda _: connection.ask(data)
-    connection.close()
+    with closing(client.Connection(base, peer.address)) as connection:
+        yield lambda _: connection.must(data)
 
 
 def health(base: str) -> AbstractAsyncContextManager[Perform]:
     peer = peer_of(0)
     return _kept(base, peer, peer.request(base, "GET", "/health"))
-
-
-def report(base: str) -> AbstractAsyncContextManager[Perform]:
-    peer = peer_of(0)
-    fields = {"outcome": "connected", "local": "host", "remote": "srflx", "transport": "udp", "ms": 380}
-    return _kept(base, peer, peer.request(base, "POST", "/report", fields))
 
 
 def _poll(peer: peers.Peer, base: str, code: str, **fields: object) -> bytes:
@@ -86,47 +85,41 @@ def _poll(peer: peers.Peer, base: str, code: str, **fields: object) -> bytes:
 @asynccontextmanager
 async def poll(base: str) -> AsyncIterator[Perform]:
     peer = peer_of(1)
-    (connection,) = await client.connect(base, 1, peer.address)
     (code,) = await _published(base, peer, 1)
-    data = _poll(peer, base, code)
-    yield lambda _: connection.ask(data)
-    connection.close()
+    async with _kept(base, peer, _poll(peer, base, code)) as perform:
+        yield perform
 
 
 async def _published(base: str, peer: peers.Peer, count: int) -> list[str]:
     """Publish offers of one peer, each in its own topic, and return the codes."""
-    (connection,) = await client.connect(base, 1, peer.address)
     fields = {"info": peer.identity, "offer": peer.description}
     offers = [peer.request(base, "POST", f"/counted-{number}/offer", fields) for number in range(count)]
-    codes = [(await connection.ask(offer))["code"] for offer in offers]
-    connection.close()
-    return codes
+    with closing(client.Connection(base, peer.address)) as connection:
+        return [(await connection.must(offer))["code"] for offer in offers]
 
 
 @asynccontextmanager
 async def proxied_poll(base: str) -> AsyncIterator[Perform]:
     """Yield a poll by one of the clients of a reverse proxy, which are the same peers on one connection."""
-    clients = [peer_of(number) for number in range(PROXIED)]
-    (connection,) = await client.connect(base, 1)
     polls = []
-    for number, peer in enumerate(clients):
+    for number in range(PROXIED):
+        peer = peer_of(number)
         (code,) = await _published(base, peer, 1)
         forwarded = f"X-Forwarded-For: 198.51.100.{number + 1}\r\nX-Forwarded-Proto: https\r\n\r\n".encode()
         head, _, body = _poll(peer, base, code).partition(b"\r\n\r\n")
         polls.append(head + b"\r\n" + forwarded + body)
-    for data in polls:
-        await connection.ask(data)
-    yield lambda number: connection.ask(polls[number % PROXIED])
-    connection.close()
+    with closing(client.Connection(base)) as connection:
+        for data in polls:
+            await connection.must(data)
+        yield lambda number: connection.must(polls[number % PROXIED])
 
 
 @asynccontextmanager
 async def new_connection(base: str) -> AsyncIterator[Perform]:
     async def ask(number: int) -> None:
         peer = peer_of(number)
-        (connection,) = await client.connect(base, 1, peer.address)
-        await connection.ask(peer.request(base, "GET", "/health"))
-        connection.close()
+        with closing(client.Connection(base, peer.address)) as connection:
+            await connection.must(peer.request(base, "GET", "/health"))
 
     yield ask
 
@@ -134,11 +127,8 @@ async def new_connection(base: str) -> AsyncIterator[Perform]:
 @asynccontextmanager
 async def kept_pair(base: str, authorization: str = "") -> AsyncIterator[Perform]:
     pair = peers.pair(0, authorization)
-    (offerer,) = await client.connect(base, 1, pair.offerer.address)
-    (answerer,) = await client.connect(base, 1, pair.answerer.address)
-    yield lambda number: Polled(base, replace(pair, topic=f"kept-{number}")).broker_over(offerer, answerer)
-    offerer.close()
-    answerer.close()
+    with pair.connections(base) as both:
+        yield lambda number: Polled(base, replace(pair, topic=f"kept-{number}")).broker_over(*both)
 
 
 @asynccontextmanager
@@ -152,51 +142,43 @@ def _authorization() -> str:
 
 
 @asynccontextmanager
+async def _delivered(senders: list[WebSocket], messages: list[bytes], receivers: list[WebSocket], own: int = 0):
+    """Yield a function that sends messages, of which each receiver gets one, and the first sender `own` ones."""
+
+    async def send(_: int) -> None:
+        expected = {each: each.messages + 1 for each in receivers} | {senders[0]: senders[0].messages + own}
+        for message in messages:
+            senders[0].send(message)
+        for each, count in expected.items():
+            await each.received(count)
+
+    yield send
+    for each in {*senders, *receivers}:
+        await each.close()
+
+
+@asynccontextmanager
 async def room_message(base: str) -> AsyncIterator[Perform]:
     clients = await protocols.subscribers(base)
-
-    async def publish(_: int) -> None:
-        expected = clients[0].messages + 1
-        clients[0].send(protocols.PUBLICATION)
-        for each in clients:
-            await each.received(expected)
-
-    yield publish
-    for each in clients:
-        await each.close()
+    async with _delivered(clients, [protocols.PUBLICATION], clients[1:], own=1) as perform:
+        yield perform
 
 
 @asynccontextmanager
 async def event(base: str) -> AsyncIterator[Perform]:
     clients = await protocols.topic_subscribers(base)
-    message = protocols.signed_event()
-
-    async def publish(_: int) -> None:
-        expected = clients[1].messages + 1
-        clients[0].send(message)
-        await clients[0].received(clients[0].messages + 2)  # the event and its acceptance
-        for each in clients[1:]:
-            await each.received(expected)
-
-    yield publish
-    for each in clients:
-        await each.close()
+    message = frame(orjson.dumps(["EVENT", make_event(content=orjson.dumps(protocols.SIGNAL).decode())]))
+    async with _delivered(clients, [message], clients[1:], own=2) as perform:  # the event and its acceptance
+        yield perform
 
 
 @asynccontextmanager
 async def signals(protocol: str, base: str) -> AsyncIterator[Perform]:
-    sender, *others = await protocols.members(base, protocol, protocols.SUBSCRIBERS + 1)
-
-    async def send(_: int) -> None:
-        expected = [each.messages + 1 for each in others]
-        for each in others:
-            sender.signal(protocol, each.id)
-        for each, count in zip(others, expected, strict=True):
-            await each.received(count)
-
-    yield send
-    for each in (sender, *others):
-        await each.close()
+    entered = await protocols.members(base, protocol, protocols.SUBSCRIBERS + 1)
+    sender, *others = entered
+    messages = [protocols.signal(protocol, sender, other) for other in others]
+    async with _delivered([entered[sender]], messages, [entered[other] for other in others]) as perform:
+        yield perform
 
 
 @asynccontextmanager
@@ -205,13 +187,11 @@ async def lobby(base: str) -> AsyncIterator[Perform]:
 
     async def play(number: int) -> None:
         players = await protocols.members(base, "matchbox", protocols.LOBBY, number)
-        for one in players:
-            for other in players:
-                if one is not other:
-                    expected = other.messages + 1
-                    one.signal("matchbox", other.id)
-                    await other.received(expected)
-        for each in players:
+        for one, other in itertools.permutations(players, 2):
+            expected = players[other].messages + 1
+            players[one].send(protocols.signal("matchbox", one, other))
+            await players[other].received(expected)
+        for each in players.values():
             await each.close()
 
     yield play
@@ -225,7 +205,6 @@ KEPT = (
 OPERATIONS = (
     Operation("health, kept connection", 185, health),
     Operation("poll", 275, poll),
-    Operation("report of a connection", 305, report, options={"connection-reports": "true"}),
     Operation(f"poll behind a proxy with {PROXIED} clients in turn", 285, proxied_poll, options=BEHIND_PROXY),
     Operation("health, new connection and new headers", 400, new_connection),
     Operation("pair over HTTP, new connections", 4700, partial(_new, Polled), 4),
@@ -261,8 +240,8 @@ def instructions(bench: Bench) -> None:
             with start(callgrind=True, **operation.options, **keys) as server:
                 executed[operation.name] = uvloop.run(_count(server, operation, bench.size.counted))
         with start() as server:
-            idle_bytes, waiting_bytes = uvloop.run(_memory(server, bench.size.connections))
-        found.append(executed | {IDLE: idle_bytes / 1024, WAITING: waiting_bytes / 1000})
+            idle_kib, waiting_kib = uvloop.run(_memory(server, CONNECTIONS))
+        found.append(executed | {IDLE: idle_kib, WAITING: waiting_kib})
     _add_all(bench, found)
 
 
@@ -274,7 +253,7 @@ def _add_all(bench: Bench, found: list[dict[str, float]]) -> None:
         if ours != theirs:  # Debian's executes 11 % less than one of pyenv
             note += f", WITH ANOTHER PYTHON: {theirs}, and here {ours}"
     limits = {operation.name: (operation.most, "k") for operation in OPERATIONS}
-    limits |= {IDLE: (6.0, "KiB"), WAITING: (10.5, "KB")}
+    limits |= {IDLE: (6.0, "KiB"), WAITING: (10.3, "KiB")}
     for name, (most, unit) in limits.items():
         mine, *others = (values[name] for values in found)
         reference = others[0] if others else None
@@ -306,21 +285,26 @@ async def _count(server: Server, operation: Operation, repetitions: int) -> floa
 
 
 async def _memory(server: Server, count: int) -> tuple[float, float]:
-    """Return the bytes of an idle connection that has been used, and of one on which a poll waits."""
-    publisher = peer_of(0)
-    codes = await _published(server.base, publisher, count)
+    """Return the KiB of an idle connection that has been used, and of one on which a poll waits."""
+    codes = await _published(server.base, peer_of(0), count)
     clients = [peer_of(number) for number in range(count)]
-    await settled(server)
-    before_bytes = server.memory_bytes()
-    connections = [(await client.connect(server.base, 1, peer.address))[0] for peer in clients]
-    for connection, peer in zip(connections, clients, strict=True):
-        await connection.ask(peer.request(server.base, "GET", "/health"))
-    await settled(server)
-    idle_bytes = server.memory_bytes()
-    for connection, peer, code in zip(connections, clients, codes, strict=True):
-        connection.send(_poll(peer, server.base, code, wait=WAIT_S), lambda *_: None)
-    await settled(server)
-    waiting_bytes = server.memory_bytes()
-    for connection in connections:
+    waiting = []
+
+    async def connect() -> list[client.Connection]:
+        connections = [client.Connection(server.base, peer.address) for peer in clients]
+        for connection, peer in zip(connections, clients, strict=True):
+            await connection.must(peer.request(server.base, "GET", "/health"))
+        return connections
+
+    async def connect_and_wait() -> list[client.Connection]:
+        connections = await connect()
+        for connection, peer, code in zip(connections, clients, codes, strict=True):
+            poll = connection.exchange(_poll(peer, server.base, code, wait=WAIT_S))
+            waiting.append(asyncio.ensure_future(poll))
+        return connections
+
+    measured = [await connections_kib(server, each) for each in (connect, connect_and_wait)]
+    for connection in itertools.chain(*(connections for connections, _ in measured)):
         connection.close()
-    return (idle_bytes - before_bytes) / count, (waiting_bytes - before_bytes) / count
+    await asyncio.gather(*waiting, return_exceptions=True)
+    return measured[0][1], measured[1][1]

@@ -6,26 +6,27 @@ cache their responses.
 """
 
 import asyncio
+import itertools
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar
-from urllib.parse import urlsplit
 
 import orjson
 import uvloop
 
-from . import client, peers, sockets
-from .figures import Bench, ratio
-from .peerjs import Meeting, PeerJs, version
+from . import client, originals, peers, sockets
+from .figures import Bench, alternate, ratio
+from .peerjs import Meeting
 from .processes import APART, BenchError, Server, apart
 
 PART = "life: CPU of the whole server for one brokered pair"
-FIFTHS = 5
 TURN_S = 2  # approximately
+RATE = 80  # pairs per second, while a server is measured
+LEAST_TURNS = 5
 LIFETIME_S = 20
 LEAST_LIFETIME_S = 5.0  # the time for a pair to meet, even on a busy machine
 LIFETIMES = 6  # session lifetimes in one run
@@ -34,7 +35,6 @@ JUDGED_S = 3 * LIFETIME_S  # a shorter run does not represent a store in use
 WARM_PAIRS, WARM_NODE_PAIRS, WARM_RATE = 100, 2000, 250
 WAIT_S = 60
 PATIENCE_S = 60
-MOST_GROWTH = 1.15
 CODE = "@" * 36  # the placeholder for a code in a template
 
 Ask = Callable[[client.Connection, bytes], Awaitable[dict]]
@@ -58,22 +58,19 @@ class Requests:
 
     async def broker(self) -> None:
         """Broker the pair over two new connections, and close these."""
-        (offerer,) = await client.connect(self.base, 1, self.pair.offerer.address)
-        (answerer,) = await client.connect(self.base, 1, self.pair.answerer.address)
-        await self.broker_over(offerer, answerer)
-        offerer.close()
-        answerer.close()
+        with self.pair.connections(self.base) as both:
+            await self.broker_over(*both)
 
     async def broker_over(self, offerer: client.Connection, answerer: client.Connection) -> None:
         """Broker the pair over two open connections."""
-        await offerer.ask(self._offer)
-        listed = (await answerer.ask(self._listing))["sessions"]
+        await offerer.must(self._offer)
+        listed = (await answerer.must(self._listing))["sessions"]
         if [session["offer"] for session in listed] != [self.pair.offerer.description]:
             raise BenchError(f"{self.base} does not list what was offered")
         code = listed[0]["code"]
 
         async def ask(connection: client.Connection, template: bytes) -> dict:
-            return await connection.ask(template.replace(CODE.encode(), code.encode()))
+            return await connection.must(template.replace(CODE.encode(), code.encode()))
 
         await self._meet(ask, offerer, answerer)
 
@@ -132,10 +129,8 @@ class Socketed:
     ends = False  # whether the subscriptions have to be unsubscribed
 
     def __init__(self, base: str, pair: peers.Pair) -> None:
-        parts = urlsplit(base)
-        self._at = parts.hostname, parts.port
-        self._pair = pair
-        self._upgrades = [(peer.address, peer.upgrade(base, "/ws")) for peer in (pair.offerer, pair.answerer)]
+        self._base, self._pair = base, pair
+        self._upgrades = [(peer.upgrade(base, "/ws"), peer.address) for peer in (pair.offerer, pair.answerer)]
         sides = {"offerer": pair.offerer, "answerer": pair.answerer}
         self._offer = _call("offer", topic=pair.topic, info=pair.offerer.identity, offer=pair.offerer.description)
         self._listing = _call("sessions", topic=pair.topic)
@@ -145,7 +140,7 @@ class Socketed:
         self._subscriptions = [_call("subscribe", code=CODE, side=side) for side in sides]
 
     async def opened(self) -> list[sockets.WebSocket]:
-        return [await sockets.open_socket(*self._at, *upgrade) for upgrade in self._upgrades]
+        return [await sockets.open_socket(self._base, *upgrade) for upgrade in self._upgrades]
 
     async def done(self, both: list[sockets.WebSocket]) -> None:
         for socket in both:
@@ -188,14 +183,14 @@ class Kept(Socketed):
     """Nine requests over two WebSockets of an earlier pair, if it is done: the same, and two to unsubscribe."""
 
     ends = True
-    _idle: ClassVar[dict[tuple[str | None, int | None], list[list[sockets.WebSocket]]]] = {}
+    _idle: ClassVar[dict[str, list[list[sockets.WebSocket]]]] = {}
 
     async def opened(self) -> list[sockets.WebSocket]:
-        idle = self._idle.setdefault(self._at, [])
+        idle = self._idle.setdefault(self._base, [])
         return idle.pop() if idle else await super().opened()
 
     async def done(self, both: list[sockets.WebSocket]) -> None:
-        self._idle[self._at].append(both)
+        self._idle[self._base].append(both)
 
 
 def _call(method: str, **params: object) -> bytes:
@@ -213,16 +208,26 @@ class Contestant:
     server: Server
     way: Callable  # creates a pair's way, which has a method `broker`
     most: float | None = None  # the limit as a multiple of PeerJS, if it is judged
-    pairs: int = 0  # number of brokered pairs in each fifth
-    used_s: list[float] = field(default_factory=list)  # the server's CPU time in each fifth
+    numbers: Iterator[int] = field(default_factory=itertools.count)  # of its pairs
 
-    @property
-    def fifths_ms(self) -> list[float]:
-        return [used / self.pairs * 1e3 for used in self.used_s]
+    async def turn(self, count: int, rate: float) -> None:
+        """Start pairs at a fixed rate, regardless of earlier ones, and wait until all are done."""
+        ways = [self.way(self.server.base, peers.pair(next(self.numbers))) for _ in range(count)]
+        running = []
+        with client.quiet():
+            began_s = time.perf_counter()
+            for at, way in enumerate(ways):
+                await asyncio.sleep(max(0.0, began_s + at / rate - time.perf_counter()))
+                running.append(asyncio.ensure_future(way.broker()))
+            try:
+                await asyncio.wait_for(asyncio.gather(*running), PATIENCE_S)
+            except TimeoutError:
+                raise BenchError(f"{self.name}: pairs have not met after {PATIENCE_S} s") from None
 
 
 def life(bench: Bench) -> None:
-    lifetime_s = max(LEAST_LIFETIME_S, min(LIFETIME_S, bench.size.life_s / LIFETIMES))
+    length_s, rate = bench.size.life_s, RATE
+    lifetime_s = max(LEAST_LIFETIME_S, min(LIFETIME_S, length_s / LIFETIMES))
     options = {"session-timeout-ms": round(lifetime_s * 1000), "unlimited-addresses": "none"}
     with ExitStack() as stack:
         contestants = []
@@ -231,69 +236,34 @@ def life(bench: Bench) -> None:
                 server = stack.enter_context(bench.server(durability="fsync", checkout=checkout, **options))
                 name = f"{kind}, server {number}" if checkout else kind
                 contestants.append(Contestant(name, server, way, None if checkout else most))
-        peerjs = Contestant(f"PeerJS {version()}", stack.enter_context(PeerJs(bench.where / "peerjs.log")), Meeting)
+        server = stack.enter_context(originals.peerjs(bench.where))
+        peerjs = Contestant(f"PeerJS {originals.peerjs_version()}", server, Meeting)
         contestants.append(peerjs)
         stack.enter_context(apart(*(contestant.server for contestant in contestants)))
-        busy = uvloop.run(_run(contestants, bench.size.life_s, bench.size.life_rate))
-        note = (
-            f"{peerjs.pairs * FIFTHS:,} pairs each, {bench.size.life_rate:g} a second in turns; a session lives "
-            f"{lifetime_s:.0f} s; fsync; {APART}. The reference is PeerJS"
-        )
-        for number, checkout in enumerate(bench.others, 2):
-            note += f"; server {number} is that of {checkout}"
-        for contestant in contestants:
-            _figures(bench, contestant, peerjs, note)
-    bench.add(PART, "the load, of its own processor", busy * 100, "%", note="near 100 % the figures would be wrong")
+        turns = max(LEAST_TURNS, round(length_s / TURN_S / len(contestants)))
+        count = max(1, round(length_s / turns / len(contestants) * rate))
+        used_s, busy = uvloop.run(_run(contestants, turns, count, rate))
+    note = (
+        f"{count * turns:,} pairs each, {rate:g} a second in turns; a session lives {lifetime_s:.0f} s; fsync; {APART}"
+        ". The reference is PeerJS"
+    )
+    note += "".join(f"; server {number} is that of {checkout}" for number, checkout in enumerate(bench.others, 2))
+    add = partial(bench.add, PART, judged=length_s >= JUDGED_S)
+    *ours, theirs_ms = ([used / count * 1e3 for used in used_s[each.server]] for each in contestants)
+    for contestant, ours_ms in zip(contestants, ours, strict=False):
+        name, mean_ms = contestant.name, statistics.fmean(ours_ms)
+        add(name, mean_ms, "ms", reference=statistics.fmean(theirs_ms), note=note)
+        of_turns = ratio(ours_ms, theirs_ms)
+        add(f"{name}, to PeerJS", of_turns, "times", most=contestant.most, note="median of the turns")
+    add(peerjs.name, statistics.fmean(theirs_ms), "ms", note=note)
+    add("the load, of its own processor", busy * 100, "%", note="near 100 % the figures would be wrong")
 
 
-async def _run(contestants: list[Contestant], length_s: float, rate: float) -> float:
-    """Broker pairs for a time. Return the load of this process."""
-    fifth_s = length_s / FIFTHS
-    rounds = max(1, round(fifth_s / TURN_S / len(contestants)))
-    count = max(1, round(fifth_s / rounds / len(contestants) * rate))  # pairs in a turn
-    planned = FIFTHS * rounds * count
+async def _run(contestants: list[Contestant], turns: int, count: int, rate: float) -> tuple[dict, float]:
+    """Broker pairs. Return the CPU times of the servers in each turn, and the load of this process."""
     for contestant in contestants:
-        contestant.pairs = rounds * count
         warm = WARM_NODE_PAIRS if contestant.way is Meeting else WARM_PAIRS
-        await _turn(contestant, planned, min(warm, planned), max(rate, WARM_RATE))
+        await contestant.turn(min(warm, turns * count), max(rate, WARM_RATE))
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    for fifth in range(FIFTHS):
-        before_s = [each.server.cpu_s() for each in contestants]
-        for turn in range(fifth * rounds, (fifth + 1) * rounds):
-            shift = turn % len(contestants)  # so that no contestant always follows the same one
-            for contestant in contestants[shift:] + contestants[:shift]:
-                await _turn(contestant, turn * count, count, rate)
-        for contestant, used_s in zip(contestants, before_s, strict=True):
-            contestant.used_s.append(contestant.server.cpu_s() - used_s)
-    return (time.process_time() - began_cpu_s) / (time.perf_counter() - began_s)
-
-
-async def _turn(contestant: Contestant, first: int, count: int, rate: float) -> None:
-    """Start pairs at a fixed rate, regardless of earlier ones, and wait until all are done."""
-    ways = [contestant.way(contestant.server.base, peers.pair(number)) for number in range(first, first + count)]
-    running = []
-    with client.quiet():
-        began_s = time.perf_counter()
-        for at, way in enumerate(ways):
-            await asyncio.sleep(max(0.0, began_s + at / rate - time.perf_counter()))
-            running.append(asyncio.ensure_future(way.broker()))
-        try:
-            await asyncio.wait_for(asyncio.gather(*running), PATIENCE_S)
-        except TimeoutError:
-            raise BenchError(f"{contestant.name}: pairs have not met after {PATIENCE_S} s") from None
-
-
-def _figures(bench: Bench, contestant: Contestant, peerjs: Contestant, note: str) -> None:
-    """Add the CPU time of a pair, compared with PeerJS, and its growth from the first to the last fifth."""
-    name, fifths_ms, most = contestant.name, contestant.fifths_ms, contestant.most
-    mean_ms, judged = statistics.fmean(fifths_ms), bench.size.life_s >= JUDGED_S
-    if contestant is peerjs:
-        bench.add(PART, name, mean_ms, "ms", fifths=fifths_ms, note=note)
-        return
-    least_ms = statistics.fmean(peerjs.fifths_ms)
-    bench.add(PART, name, mean_ms, "ms", reference=least_ms, fifths=fifths_ms, note=note)
-    of_fifths = ratio(fifths_ms, peerjs.fifths_ms)
-    bench.add(PART, f"{name}, to PeerJS", of_fifths, "times", most=most, judged=judged, note="median of the fifths")
-    grown = ratio(fifths_ms[-1:], fifths_ms[:1])
-    most = most and MOST_GROWTH
-    bench.add(PART, f"{name}, last fifth to first", grown, "times", most=most, judged=judged)
+    used_s = await alternate({each.server: partial(each.turn, count, rate) for each in contestants}, turns)
+    return used_s, (time.process_time() - began_cpu_s) / (time.perf_counter() - began_s)

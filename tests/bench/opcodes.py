@@ -9,7 +9,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
@@ -41,12 +41,11 @@ TIMERS = loop.__file__  # what they call depends on how long an operation takes
 @asynccontextmanager
 async def candidate(base: str):
     peer = instructions.peer_of(1)
-    (connection,) = await client.connect(base, 1, peer.address)
-    offer = peer.request(base, "POST", "/room/offer", {"info": peer.identity, "offer": peer.description})
-    fields = {"code": (await connection.ask(offer))["code"], "side": "offerer"}
+    (code,) = await instructions._published(base, peer, 1)
+    fields = {"code": code, "side": "offerer"}
     sent = [peer.request(base, "POST", "/answer", {**fields, "candidate": str(n)}) for n in range(WARM + COUNTED)]
-    yield lambda number: connection.ask(sent[number])
-    connection.close()
+    with closing(client.Connection(base, peer.address)) as connection:
+        yield lambda number: connection.must(sent[number])
 
 
 def new(way: Callable[..., Any]) -> Callable[[str], AbstractAsyncContextManager[Perform]]:

@@ -1,49 +1,17 @@
-"""The PeerJS server from npm, and peers that meet over one WebSocket each, as PeerJS's own client does."""
-
-import re
-import shutil
-import subprocess
-from pathlib import Path
-from urllib.parse import urlsplit
+"""Peers that meet over one WebSocket each at a PeerJS server, as PeerJS's own client does."""
 
 import orjson
 
-from . import npm
 from .peers import Pair, Peer
-from .processes import BenchError, Server
+from .processes import BenchError
 from .sockets import WebSocket, frame, open_socket
-
-PACKAGES = Path(__file__).with_name("peerjs")
-_STARTED = re.compile(r"Started PeerServer on (\S+), port: (\d+)")
-
-
-class PeerJs(Server):
-    """A server that the PeerJS command starts on a port of its choice, with further options."""
-
-    def __init__(self, log: Path, *options: str) -> None:
-        if shutil.which("node") is None:
-            raise BenchError("there is no Node.js (node)")
-        # the command may only be a program that starts it
-        node = subprocess.check_output(["node", "-p", "process.execPath"], text=True).strip()
-        program = npm.node_modules(PACKAGES) / "peer/dist/bin/peerjs.js"
-        command = [node, str(program), "--host", "127.0.0.1", "--concurrent_limit", "100000", *options]
-        super().__init__(command, log, {"PORT": "0", "NODE_ENV": "production"})
-
-    def _listening(self) -> str | None:
-        match = _STARTED.search(self.log())
-        return f"http://{match[1]}:{match[2]}" if match else None
-
-
-def version() -> str:
-    return orjson.loads((PACKAGES / "package.json").read_bytes())["dependencies"]["peer"]
 
 
 class Meeting:
     """The way one pair meets, with prepared messages."""
 
     def __init__(self, base: str, pair: Pair) -> None:
-        parts = urlsplit(base)
-        self._at = parts.hostname, parts.port or 80
+        self._base = base
         both = self._offerer, self._answerer = pair.offerer, pair.answerer
         named = {"connectionId": f"dc_{pair.offerer.token}", "type": "data"}
         self._upgrades, self._descriptions, self._candidates = {}, {}, {}
@@ -71,7 +39,7 @@ class Meeting:
         await answerer.close()
 
     async def _join(self, peer: Peer) -> WebSocket:
-        opened = await open_socket(*self._at, peer.address, self._upgrades[peer])
+        opened = await open_socket(self._base, self._upgrades[peer], peer.address)
         await received(opened, "OPEN")
         return opened
 

@@ -6,10 +6,14 @@ All data is derived from a number, so that every server gets the same peers.
 import base64
 import random
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import orjson
+
+from .client import Connection
 
 APPS = 40  # sites, each with its own origin
 CANDIDATES = 4  # candidates of each side
@@ -35,7 +39,7 @@ class Peer:
         self._accepted = [("Accept-Encoding", "gzip, deflate, br, zstd"), ("Accept-Language", _languages(draw))]
         self._key = base64.b64encode(draw.randbytes(16)).decode()
         page = f"{origin}/{_letters(draw, draw.randint(3, 12))}/{_letters(draw, draw.randint(6, 24))}"
-        self._before, self._behind = draw.choice((_chromium, _chromium, _firefox, _safari))(draw, page)
+        self._before, self._behind = _browser(draw, page)
 
     def request(self, base: str, method: str, path: str, fields: dict | None = None) -> bytes:
         """Return a `fetch` request with 12 to 15 headers."""
@@ -63,6 +67,14 @@ class Pair:
     offerer: Peer
     answerer: Peer
 
+    @contextmanager
+    def connections(self, base: str) -> Iterator[list[Connection]]:
+        """Yield a connection of each peer."""
+        both = [Connection(base, peer.address) for peer in (self.offerer, self.answerer)]
+        yield both
+        for connection in both:
+            connection.close()
+
 
 def pair(number: int, authorization: str = "") -> Pair:
     """Return a pair. Its requests have the header `authorization`, unless that is empty."""
@@ -89,42 +101,25 @@ def _languages(draw: random.Random) -> str:
 
 # Headers that browsers send before and after those of the request itself.
 Headers = tuple[list[tuple[str, str]], list[tuple[str, str]]]
-
-
 FETCHED = [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "cors"), ("Sec-Fetch-Dest", "empty")]
 
 
-def _chromium(draw: random.Random, page: str) -> Headers:
-    del page  # the page requests that no Referer is sent
+def _browser(draw: random.Random, page: str) -> Headers:
+    """Return the headers of Chromium, whose page requests that no Referer is sent, of Firefox or of Safari."""
+    version, build = draw.randint(115, 148), draw.randint(0, 7999)
     system, platform = draw.choice(SYSTEMS)
-    version = draw.randint(118, 148)
+    kind = draw.choice(("Chromium", "Chromium", "Firefox", "Safari"))
+    agent = f"Mozilla/5.0 ({system}; rv:{version}.0) Gecko/{build} Firefox/{version}.0"
+    if kind == "Firefox":
+        return [("User-Agent", agent), ("Accept", "*/*"), ("Referer", page)], [*FETCHED, ("Priority", "u=4")]
+    agent = f"Mozilla/5.0 ({system}) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/{version}.0.{build}.0 Safari/537.36"
+    if kind == "Safari":
+        before = [("Accept", "*/*"), ("Pragma", "no-cache"), ("User-Agent", agent), ("Cache-Control", "no-cache")]
+        return before, [*FETCHED, ("Referer", page)]
     brand = draw.choice(("Google Chrome", "Microsoft Edge", "Brave", "Opera"))
-    agent = f"Mozilla/5.0 ({system}) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/{version}.0.{draw.randint(0, 7999)}"
-    agent += f".{draw.randint(0, 250)} Safari/537.36"
-    extra = f'"Not{draw.choice("-_;)(")}A Brand";v="{draw.choice((8, 24, 99))}"'
-    brands = f'"Chromium";v="{version}", "{brand}";v="{version}", {extra}'
+    brands = f'"Chromium";v="{version}", "{brand}";v="{version}", "Not{draw.choice("-_;)(")}A Brand";v="{build % 99}"'
     before = [("sec-ch-ua-platform", f'"{platform}"'), ("User-Agent", agent), ("sec-ch-ua", brands)]
-    before += [("sec-ch-ua-mobile", "?1" if platform == "Android" else "?0"), ("Accept", "*/*")]
-    return before, FETCHED
-
-
-def _firefox(draw: random.Random, page: str) -> Headers:
-    system, _ = draw.choice(SYSTEMS)
-    version = draw.randint(115, 148)
-    minor = draw.randint(0, 99)
-    agent = f"Mozilla/5.0 ({system}; rv:{version}.{minor}) Gecko/20100101 Firefox/{version}.{minor}"
-    return [("User-Agent", agent), ("Accept", "*/*"), ("Referer", page)], [*FETCHED, ("Priority", "u=4")]
-
-
-def _safari(draw: random.Random, page: str) -> Headers:
-    system = f"Macintosh; Intel Mac OS X 10_{draw.randint(11, 15)}_{draw.randint(0, 9)}"
-    if draw.random() < 0.5:
-        release = f"{draw.randint(16, 26)}_{draw.randint(0, 7)}"
-        system = f"{draw.choice(('iPhone; CPU iPhone OS', 'iPad; CPU OS'))} {release} like Mac OS X"
-    agent = f"Mozilla/5.0 ({system}) AppleWebKit/605.1.{draw.randint(10, 20)} (KHTML, like Gecko) "
-    agent += f"Version/{draw.randint(16, 26)}.{draw.randint(0, 7)} Mobile/15E{draw.randint(100, 999)} Safari/604.1"
-    before = [("Accept", "*/*"), ("Pragma", "no-cache"), ("User-Agent", agent), ("Cache-Control", "no-cache")]
-    return before, [*FETCHED, ("Referer", page)]
+    return [*before, ("sec-ch-ua-mobile", "?1" if platform == "Android" else "?0"), ("Accept", "*/*")], FETCHED
 
 
 def _address(draw: random.Random) -> str:

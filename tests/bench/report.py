@@ -6,7 +6,6 @@ import importlib.metadata
 import itertools
 import os
 import platform
-import statistics
 import subprocess
 import time
 from collections.abc import Collection, Sequence
@@ -26,11 +25,9 @@ class Figure:
     value: float
     unit: str
     reference: float | None = None  # the reference's value in the same run, if comparable
-    ratio: float | None = None  # the ratio to the reference
     target: str = ""  # the target, if any
     reached: bool | None = None  # None if the target is not judged, or not in a run of this size
     note: str = ""  # information that a reader of the figure needs
-    fifths: list[float] = dataclasses.field(default_factory=list)  # the values in each fifth of the run
 
 
 def processor() -> str:
@@ -48,7 +45,7 @@ def setup(options: dict[str, str], where: Path) -> dict[str, str]:
         "Memory": f"{memory_kb / 2**20:.1f} GiB",
         "Kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "Load before": " ".join(f"{load:.2f}" for load in os.getloadavg()) + " (1, 5 and 15 minutes; 0 is best)",
-        "Disk": f"{_filesystem(where)}; one write of 4 KiB with fdatasync: {_sync_us(where):,.0f} µs (median of 100)",
+        "Disk": _filesystem(where),
         "Python": f"{platform.python_version()} ({platform.python_implementation()})",
         "Packages": ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES),
         **options,
@@ -71,18 +68,6 @@ def _filesystem(where: Path) -> str:
     return max(within)[1]
 
 
-def _sync_us(where: Path) -> float:
-    took_us = []
-    with (where / "sync").open("wb") as file:
-        for _ in range(100):
-            began_s = time.perf_counter()
-            file.write(bytes(4096))
-            file.flush()
-            os.fdatasync(file.fileno())
-            took_us.append((time.perf_counter() - began_s) * 1e6)
-    return statistics.median(took_us)
-
-
 def print_setup(conditions: dict[str, str]) -> None:
     for name, value in conditions.items():
         print(f"{name + ':':13}{value}")
@@ -91,20 +76,14 @@ def print_setup(conditions: dict[str, str]) -> None:
 
 def print_figures(figures: list[Figure]) -> None:
     notes = list(dict.fromkeys(figure.note for figure in figures if figure.note))
-    rows = [("figure", "value", "reference", "ratio", "to reach", "reached", "in each fifth")]
+    rows = [("figure", "value", "reference", "ratio", "to reach", "reached")]
     for figure in figures:
         reached = {None: "not judged" if figure.target else "", True: "yes", False: "NO"}[figure.reached]
-        rows.append(
-            (
-                figure.name + (f" [{notes.index(figure.note) + 1}]" if figure.note else ""),
-                _amount(figure.value, figure.unit),
-                "" if figure.reference is None else _amount(figure.reference, figure.unit),
-                "" if figure.ratio is None else f"{figure.ratio:.2f}",
-                figure.target,
-                reached,
-                "  ".join(f"{value:.2f}" for value in figure.fifths),
-            )
-        )
+        name = figure.name + (f" [{notes.index(figure.note) + 1}]" if figure.note else "")
+        compared = ("", "")
+        if figure.reference is not None:
+            compared = _amount(figure.reference, figure.unit), f"{figure.value / figure.reference:.2f}"
+        rows.append((name, _amount(figure.value, figure.unit), *compared, figure.target, reached))
     lines = aligned(rows, right=(1, 2, 3))
     print(lines[0])
     for part, group in itertools.groupby(zip(figures, lines[1:], strict=True), lambda each: each[0].part):
@@ -132,7 +111,3 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int]) -> list[str]:
 def _amount(value: float, unit: str) -> str:
     digits = 0 if isinstance(value, int) else sum(abs(value) < most for most in (1000, 100, 1))
     return f"{value:,.{digits}f} {unit}".rstrip()
-
-
-def document(conditions: dict[str, str], figures: list[Figure]) -> dict:
-    return {"setup": conditions, "figures": [dataclasses.asdict(figure) for figure in figures]}

@@ -4,9 +4,13 @@ import asyncio
 import itertools
 import os
 import struct
+import time
+from collections import deque
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit
 
+import orjson
 from hostile import wire
 from support import frame_vectors
 
@@ -20,40 +24,51 @@ UPGRADE: Final = (
     "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OTAxMjM0NQ==\r\n"
     "Sec-WebSocket-Version: 13\r\n"
 )
+CLOSED: Final = "a server has closed a connection"
 OPENED_AT_ONCE: Final = 200
 ORIGIN: Final = "http://bench.example"
 
 
 class WebSocket(asyncio.Protocol):
-    """The client end of a WebSocket that reads complete texts. It sends frames that `frame` returns."""
+    """The client end of a WebSocket. It sends frames that `frame` returns, and counts the texts that it receives.
 
-    def __init__(self) -> None:
-        self.code: int | None = None  # the close code of the server
-        self._received = b""
-        self._parts = b""  # an incomplete message
-        self._texts: list[bytes] = []
-        self._waiting: asyncio.Future[bytes] | None = None
+    `on_text` gets each text. Without it, `next` returns them one after the other. `code` is the server's close code.
+    """
+
+    def __init__(self, on_text: Callable[[bytes], object] | None = None) -> None:
+        self.code: int | None = None
+        self.messages, self.last_s = 0, 0.0  # the number of texts, and the time of the last one
+        self._texts: deque[bytes] = deque()
+        self._on_text = on_text or self._texts.append
+        self._received = self._parts = b""  # an incomplete frame, an incomplete message
+        self._expected: tuple[int, asyncio.Future[None]] | None = None
         self.opened = asyncio.get_running_loop().create_future()  # done after the handshake
         self.ended = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self.abort = transport.abort
 
     def send(self, data: bytes) -> None:
         """Send the upgrade or a frame, unless the connection is closed."""
         if not self._transport.is_closing():
             self._transport.write(data)
 
-    async def next(self) -> bytes:
-        if self._texts:
-            return self._texts.pop(0)
-        if self.ended.done():
-            raise BenchError("a server has closed a connection")
-        self._waiting = asyncio.get_running_loop().create_future()
-        return await self._waiting
+    def send_json(self, message: object) -> None:
+        self.send(frame(orjson.dumps(message)))
 
-    def abort(self) -> None:
-        self._transport.abort()
+    async def received(self, count: int) -> None:
+        """Wait until `count` texts have arrived in total."""
+        if self.messages < count:
+            if self.ended.done():
+                raise BenchError(CLOSED)
+            self._expected = count, asyncio.get_running_loop().create_future()
+            await self._expected[1]
+
+    async def next(self) -> bytes:
+        if not self._texts:
+            await self.received(self.messages + 1)
+        return self._texts.popleft()
 
     async def close(self) -> None:
         self._transport.write(frame(struct.pack("!H", 1001), CLOSE))
@@ -71,9 +86,7 @@ class WebSocket(asyncio.Protocol):
                 self.opened.set_result(None)
         while self.opened.done() and (taken := take_frame(received)):
             kind, text, received = taken
-            if kind == TEXT:
-                self.arrived(text)
-            elif kind == CLOSE:
+            if kind == CLOSE:
                 self.code = int.from_bytes(text[:2])
                 self._transport.close()
             elif kind == PING:
@@ -82,22 +95,21 @@ class WebSocket(asyncio.Protocol):
                 self._parts += text
                 if kind & 0x80:
                     text, self._parts = self._parts, b""
-                    self.arrived(text)
+                    self._arrived(text)
         self._received = received
 
-    def arrived(self, text: bytes) -> None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None and not waiting.done():
-            waiting.set_result(text)
-        else:
-            self._texts.append(text)
+    def _arrived(self, text: bytes) -> None:
+        self.messages += 1
+        self.last_s = time.perf_counter()
+        self._on_text(text)
+        if self._expected is not None and self.messages >= self._expected[0] and not self._expected[1].done():
+            self._expected[1].set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended.set_result(None)
-        if not self.opened.done():
-            self.opened.set_exception(BenchError("a server has closed a connection"))
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(BenchError("a server has closed a connection"))
+        for waiting in (self.opened, *(self._expected or ())[1:]):
+            if not waiting.done():
+                waiting.set_exception(BenchError(CLOSED))
 
 
 def take_frame(received: bytes) -> tuple[int, bytes, bytes] | None:
@@ -117,26 +129,31 @@ def frame(payload: bytes, kind: int = TEXT) -> bytes:
     return frame_vectors.frame(kind ^ frame_vectors.MORE, payload, key=os.urandom(4))
 
 
-async def open_socket(host: str, port: int, address: str | None, upgrade: bytes, tls=None, kind=WebSocket) -> WebSocket:
+def upgrade(path: str, origin: str = ORIGIN) -> bytes:
+    return wire.request("GET", path, origin=origin, headers=UPGRADE)
+
+
+async def open_socket(base: str, upgrading: bytes, address: str | None = None, on_text=None) -> WebSocket:
     """Open a connection, optionally from a local address, and return it after the handshake."""
-    local = (address, 0) if address else None
+    where = urlsplit(base)
+    options = {"host": where.hostname, "port": where.port, "local_addr": (address, 0) if address else None}
     try:
-        _, opened = await asyncio.get_running_loop().create_connection(kind, host, port, ssl=tls, local_addr=local)
+        _, opened = await asyncio.get_running_loop().create_connection(lambda: WebSocket(on_text), **options)
     except OSError as error:
-        raise BenchError(f"cannot connect to {host}:{port}: {error}") from error
-    opened.send(upgrade)
+        raise BenchError(f"cannot connect to {base}: {error}") from error
+    opened.send(upgrading)
     await opened.opened
     return opened
 
 
-async def open_many(base: str, count: int, kind: type[WebSocket], path: str = "/ws") -> list:
-    """Open connections, each at a path with its number in place of {0}."""
-    where = urlsplit(base)
+async def open_many(
+    base: str, count: int, path: str = "/ws", first: Callable[[int], object] | None = None
+) -> list[WebSocket]:
+    """Open connections that only count, each at a path with its number for {0}. Send a first message on each."""
     opened: list[WebSocket] = []
     while len(opened) < count:
         paths = itertools.islice(map(path.format, range(len(opened), count)), OPENED_AT_ONCE)
-        upgrades = (wire.request("GET", each, origin=ORIGIN, headers=UPGRADE) for each in paths)
-        opened += await asyncio.gather(
-            *(open_socket(where.hostname, where.port, None, upgrade, kind=kind) for upgrade in upgrades)
-        )
+        opened += await asyncio.gather(*(open_socket(base, upgrade(each), on_text=len) for each in paths))
+    for number, client in enumerate(opened if first else ()):
+        client.send_json(first(number))
     return opened

@@ -1,35 +1,29 @@
 """Attacks over the protocols of other libraries."""
 
 import asyncio
-import hashlib
 import itertools
 import json
 import random
 from collections.abc import Awaitable
 
-from bench.sockets import UPGRADE, frame
+from bench.sockets import frame, upgrade
+from support.nostr import make_event
 
 from .attacker import BIG, CONNECTIONS, HOLD_S, ORIGIN, SMALL_ROOM, Attacker, attack
 from .attacks_websockets import Attacked, hold
-from .wire import request
 
 CROWD = 900
 ROOMS = 1000
 LARGE = "x" * 250_000
 NUMBERS = itertools.count()
-PUBLIC_KEY = "79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798"
 
 
-def upgrading(path: str) -> bytes:
-    return request("GET", path, origin=ORIGIN, headers=UPGRADE)
-
-
-Y_WEBRTC, TRACKER, NOSTR = map(upgrading, ("/y-webrtc", "/tracker", "/nostr"))
-MATCHBOX, RXDB, GODOT = map(upgrading, ("/matchbox/crowd", "/rxdb", "/godot"))
+Y_WEBRTC, TRACKER, NOSTR = (upgrade(path, ORIGIN) for path in ("/y-webrtc", "/tracker", "/nostr"))
+MATCHBOX, RXDB, GODOT = (upgrade(path, ORIGIN) for path in ("/matchbox/crowd", "/rxdb", "/godot"))
 
 
 def peerjs() -> bytes:
-    return upgrading(f"/peerjs?key=peerjs&id=peer-{next(NUMBERS)}&token=token")
+    return upgrade(f"/peerjs?key=peerjs&id=peer-{next(NUMBERS)}&token=token", ORIGIN)
 
 
 def text(**fields: object) -> bytes:
@@ -38,13 +32,6 @@ def text(**fields: object) -> bytes:
 
 def nostr(*values: object) -> bytes:
     return frame(json.dumps(values, separators=(",", ":")).encode())
-
-
-def event(topic: str, content: str) -> bytes:
-    """Return an event with a correct id and a wrong signature, which the server has to check."""
-    fields = {"pubkey": PUBLIC_KEY, "created_at": 1, "kind": 20_001, "tags": [["x", topic]], "content": content}
-    hashed = json.dumps([0, *fields.values()], separators=(",", ":")).encode()
-    return nostr("EVENT", fields | {"id": hashlib.sha256(hashed).hexdigest(), "sig": "1" * 128})
 
 
 def announcement(number: int, **fields: object) -> bytes:
@@ -84,8 +71,7 @@ async def subscribe_to_topics(attacker: Attacker) -> None:
     async def subscribe(opened: Attacked) -> None:
         while True:
             filters = [{"#x": [f"{next(NUMBERS):0256}"], "kinds": kinds} for _ in range(75)]
-            await attacker.pace.take(len(filters) + 15)
-            await opened.send(nostr("REQ", str(next(NUMBERS)), *filters))
+            await opened.paced(nostr("REQ", str(next(NUMBERS)), *filters), len(filters) + 15)
 
     await hold(attacker, CONNECTIONS, subscribe, NOSTR, for_s=HOLD_S)
 
@@ -93,13 +79,12 @@ async def subscribe_to_topics(attacker: Attacker) -> None:
 @attack()
 async def publish_wrong_events(attacker: Attacker) -> None:
     """Events with wrong signatures, and large ones with many subscribers, of which some do not read."""
-    events = [event("crowd", content) for content in ("", "small", LARGE)]
+    events = [nostr("EVENT", make_event("crowd", content, sig="1" * 128)) for content in ("", "small", LARGE)]
 
     async def publish(opened: Attacked) -> None:
         await opened.send(nostr("REQ", "a" * 64, {"#x": ["crowd"]}))
         for data in itertools.cycle(events):
-            await attacker.pace.take()
-            await opened.send(data)
+            await opened.paced(data)
 
     await hold(attacker, CROWD, publish, NOSTR, room=SMALL_ROOM, for_s=HOLD_S)
 
@@ -115,8 +100,7 @@ async def publish_to_a_crowd(attacker: Attacker) -> None:
 
     async def publish(opened: Attacked) -> None:
         for data in itertools.cycle([BIG, "small"]):
-            await attacker.pace.take()
-            await opened.send(text(type="publish", topic="crowd", data=data))
+            await opened.paced(text(type="publish", topic="crowd", data=data))
 
     belonging = hold(attacker, CROWD, belong, Y_WEBRTC, room=SMALL_ROOM)
     await asyncio.gather(belonging, hold(attacker, 20, publish, Y_WEBRTC))
@@ -129,8 +113,7 @@ async def announce_in_swarms(attacker: Attacker) -> None:
 
     async def announce(opened: Attacked) -> None:
         for number in itertools.count(next(NUMBERS), 50):
-            await attacker.pace.take(11)
-            await opened.send(announcement(number, offers=offers))
+            await opened.paced(announcement(number, offers=offers), 11)
 
     await hold(attacker, CROWD, announce, TRACKER, for_s=HOLD_S)
 
@@ -144,8 +127,7 @@ async def enter_and_leave_rooms(attacker: Attacker) -> None:
     def belonging(path: bytes, count: int, held_s: float) -> Awaitable[None]:
         async def belong(opened: Attacked) -> None:
             for data in (join[path], *([sent] if path is MATCHBOX else [])):
-                await attacker.pace.take()
-                await opened.send(data)
+                await opened.paced(data)
             await opened.swallow(held_s)
 
         return hold(attacker, count, belong, path)
@@ -176,8 +158,7 @@ async def broken_messages_of_protocols(attacker: Attacker) -> None:
 
     async def send_all(opened: Attacked) -> None:
         for data in random.sample(BROKEN, len(BROKEN)):
-            await attacker.pace.take()
-            await opened.send(frame(data))
+            await opened.paced(frame(data))
         await opened.swallow(0.2)
 
     await hold(

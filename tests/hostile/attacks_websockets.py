@@ -9,7 +9,7 @@ import random
 import socket
 from collections.abc import Awaitable, Callable
 
-from bench.sockets import CLOSE, PING, TEXT, UPGRADE, frame, take_frame
+from bench.sockets import CLOSE, PING, PONG, TEXT, UPGRADE, frame, take_frame, upgrade
 from support.frame_vectors import VECTORS
 
 from .attacker import (
@@ -29,9 +29,8 @@ from .attacker import (
 )
 from .wire import Client, request
 
-UPGRADING = request("GET", "/ws", origin=ORIGIN, headers=UPGRADE)
+UPGRADING = upgrade("/ws", ORIGIN)
 FIRST = 0x01
-PONG = 0x8A
 HEADER = "eyJhbGciOiJIUzI1NiIsImtpZCI6Im1haW4ifQ"  # of a token: {"alg":"HS256","kid":"main"}
 HANDSHAKES = 10_000
 UNFINISHED_BYTES = 250_000  # of each message that is never finished
@@ -62,10 +61,20 @@ class Attacked:
         with contextlib.suppress(ConnectionError):
             await self._attacker.send(self._connected, data)
 
+    async def paced(self, data: bytes, requests: int = 1) -> None:
+        """Send frames with a number of requests as soon as the rate limit of an address allows."""
+        await self._attacker.pace.take(requests)
+        await self.send(data)
+
+    async def ask(self, data: bytes, requests: int = 1) -> bytes:
+        """Send frames as above, and return the next text."""
+        await self.paced(data, requests)
+        return await self._text()
+
     async def swallow(self, for_s: float = HOLD_S) -> None:
         await self._attacker.swallow(self._connected, for_s)
 
-    async def text(self) -> bytes:
+    async def _text(self) -> bytes:
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 kind, payload = await self._frame()
@@ -74,19 +83,14 @@ class Attacked:
                 if kind == CLOSE:
                     raise ConnectionAbortedError(f"closed {int.from_bytes(payload[:2])}")
 
-    async def code(self) -> int | None:
-        """Read to the end, and return the code of the close frame."""
-        with contextlib.suppress(OSError):
-            async with asyncio.timeout(PATIENCE_S):
-                while True:
-                    kind, payload = await self._frame()
-                    if kind == CLOSE:
-                        return int.from_bytes(payload[:2])
-        return None
-
     async def closed(self, *codes: int | None) -> None:
         """Read to the end and count the close code, or None without a close frame."""
-        code = await self.code()
+        code = None
+        with contextlib.suppress(OSError):
+            async with asyncio.timeout(PATIENCE_S):
+                while code is None:
+                    kind, payload = await self._frame()
+                    code = int.from_bytes(payload[:2]) if kind == CLOSE else None
         self._attacker.answers[f"{'closed' if code in codes else 'wrong: closed'} {code}"] += 1
 
     async def flood(self, data: bytes, *codes: int | None) -> None:
@@ -214,8 +218,7 @@ async def large_waits(attacker: Attacker) -> None:
 
     async def wait(opened: Attacked) -> None:
         for _ in range(20):
-            await attacker.pace.take()
-            await opened.send(call("poll", code=code, side="offerer", wait=60, unused=unused))
+            await opened.paced(call("poll", code=code, side="offerer", wait=60, unused=unused))
         await opened.swallow(attacker.seconds)
 
     await hold(attacker, 50, wait)
@@ -230,9 +233,7 @@ async def store_in_batches(attacker: Attacker) -> None:
 
     async def publish(opened: Attacked) -> None:
         while True:
-            await attacker.pace.take(100)
-            await opened.send(data)
-            await opened.text()
+            await opened.ask(data, 100)
 
     await hold(attacker, 8, publish)
 
@@ -242,21 +243,17 @@ async def flood_of_subscriptions(attacker: Attacker) -> None:
     """As many subscriptions to one topic as an address may have, half of them repeatedly renewed, and offers there."""
 
     async def subscribe(opened: Attacked) -> None:
-        await attacker.pace.take(9)
-        await opened.send(call("subscribe", 9, topic="watched"))
+        await opened.paced(call("subscribe", 9, topic="watched"), 9)
         await opened.swallow(attacker.seconds)
 
     async def come_and_go(opened: Attacked) -> None:
         for number in itertools.count(1):
-            await attacker.pace.take(2)
-            await opened.send(call("subscribe", topic="watched") + call("unsubscribe", subscription=number))
+            await opened.paced(call("subscribe", topic="watched") + call("unsubscribe", subscription=number), 2)
             await opened.swallow(0.1)
 
     async def publish(opened: Attacked) -> None:
         while True:
-            await attacker.pace.take()
-            await opened.send(call("offer", topic="watched", info="i", offer="o"))
-            await opened.text()
+            await opened.ask(call("offer", topic="watched", info="i", offer="o"))
 
     await asyncio.gather(hold(attacker, 100, subscribe), hold(attacker, 5, come_and_go), hold(attacker, 2, publish))
 
@@ -278,9 +275,7 @@ async def hold_offers(attacker: Attacker, connections: int, for_s: float) -> Non
 
     async def publish(opened: Attacked) -> None:
         for _ in range(together // connections // 40):
-            await attacker.pace.take(40)
-            await opened.send(call("offer", 40, topic="held", info="i", offer="o", ttl=1000, hold=True))
-            await opened.text()
+            await opened.ask(call("offer", 40, topic="held", info="i", offer="o", ttl=1000, hold=True), 40)
         await opened.swallow(for_s)
 
     await hold(attacker, connections, publish)
@@ -294,9 +289,7 @@ async def take_over(attacker: Attacker) -> None:
 
     async def take(opened: Attacked) -> None:
         for _ in range(20):
-            await attacker.pace.take()
-            await opened.send(call("hold", code=random.choice(codes), secret=secret))
-            await opened.text()
+            await opened.ask(call("hold", code=random.choice(codes), secret=secret))
 
     await hold(attacker, 10, take)
 
@@ -320,8 +313,7 @@ async def do_not_read_websockets(attacker: Attacker) -> None:
 
     async def wait(opened: Attacked) -> None:
         data, requests = next(turns)
-        await attacker.pace.take(requests)
-        await opened.send(data)
+        await opened.paced(data, requests)
         await asyncio.sleep(HOLD_S)
 
     await hold(attacker, CONNECTIONS - 10, wait, room=SMALL_ROOM)
@@ -360,9 +352,9 @@ async def come_without_a_token(attacker: Attacker) -> None:
         if next(numbers) % 2:
             await opened.swallow()
             return
-        await attacker.pace.take()
-        await opened.send(call("authorize", token=forged(8000)))
-        if "error" not in json.loads(await opened.text()):  # 401, or 429 and 503 beyond the limits
+        if "error" not in json.loads(
+            await opened.ask(call("authorize", token=forged(8000)))
+        ):  # 401, or 429 and 503 beyond the limits
             attacker.answers["wrong: authorized"] += 1
 
     await asyncio.gather(attacker.often(16, ask), hold(attacker, CONNECTIONS - 16, stay))

@@ -9,23 +9,20 @@ import asyncio
 import itertools
 import random
 import re
-import signal
-import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import redis
-from bench.processes import ROOT, Server, tornado_signal
+from bench.processes import ROOT, Server
 from faults.trials import OPTIONS
-from hostile.watcher import look
 from support.redis_servers import RedisCluster, RedisServer
+from support.waiting import run_command
 
 from . import protocols, verdict
 from .peers import World
-from .servers import RestartedServer, Run
+from .servers import RestartedServer, Soak
 from .tally import Outages, Tally
 
 SERVERS, PRIMARIES, REPLICAS = 3, 3, 2
@@ -39,32 +36,26 @@ REDIS_TIMEOUT_MS = 5000  # a busy machine can stall a node for a second, which i
 TASKS = re.compile(r"^tornado_signal_tasks (\S+)$", re.MULTILINE)
 
 
-class ClusterSoak(Run):
+class ClusterSoak(Soak):
+    rules = verdict.CLUSTER
+
     def __init__(self, options: argparse.Namespace, where: Path) -> None:
         super().__init__(options, where)
-        self.pause = options.pause
         self.cluster: RedisCluster | None = None
-        self._kind = options.cluster
         self._rng = random.Random(0)
         outages = [Outages() for _ in range(SERVERS)]
         self.tally.outages = Outages(*outages)
-        tallies = [self.tally.of(0, each) for each in outages]
-        self.servers = [RestartedServer(tally, self._maker(number)) for number, tally in enumerate(tallies)]
+        self.servers = [RestartedServer(self.tally.of(0, each), self.maker(at)) for at, each in enumerate(outages)]
         counts = {kind: round(options.peers * share) for kind, share in protocols.KINDS.items()}
-        peers = options.peers - sum(counts.values())
-        self.world = World(self.tally, peers, self.timeout_ms, self.grace_ms, self.pause, self.tally_of)
-        self.crowd = protocols.Crowd(self.tally_of, self.world.done, self.pause)
-        for kind, count in counts.items():
-            self.crowd.add(kind, count)
+        self.world = World(self, options.peers - sum(counts.values()))
+        self.crowd = protocols.Crowd(self, counts)
 
-    def _maker(self, number: int) -> Callable[..., Server]:
-        options = {"store": "redis", "durability": "replicated", "admin-port": 0}
-        options |= {"session-timeout-ms": self.timeout_ms, "hold-grace-ms": self.grace_ms}
-        options |= {"redis-timeout-ms": REDIS_TIMEOUT_MS}
-        where = self.where / f"server-{number}"
+    def maker(self, number: int) -> Callable[..., Server]:
+        """Return the function that makes processes of the server with a number."""
+        options = {"store": "redis", "durability": "replicated", "admin-port": 0, "redis-timeout-ms": REDIS_TIMEOUT_MS}
 
         def make(port: int, **more: object) -> Server:
-            return tornado_signal(where, port=port, **options, **{"redis-nodes": self.cluster.address}, **more)
+            return self.make(port, f"server-{number}", **options | {"redis-nodes": self.cluster.address} | more)
 
         return make
 
@@ -81,43 +72,31 @@ class ClusterSoak(Run):
         return next((each for each in (preferred, *others) if each.process is not None), preferred).tally
 
     async def run(self) -> None:
-        self.cluster = await asyncio.to_thread(RedisCluster, self._kind, PRIMARIES, REPLICAS, *OPTIONS)
-        await asyncio.gather(*(server.start() for server in self.servers))
-        self.tally.port = self.servers[0].tally.port
-        self._first = self.servers[0].process
-        await self.live(self._cause_outages(), self.crowd.live())
-        self.world.done["found at the end"] = await self.world.find_all()
-        await self._check()
-        for server in self.servers:
-            await server.end(signal.SIGTERM)
+        kind = self.options.cluster
+        self.cluster = await asyncio.to_thread(RedisCluster, kind, PRIMARIES, REPLICAS, *OPTIONS)
+        await super().run()
+        command = [sys.executable, "-m", "tornado_signal", "check", "--store", "redis"]
+        done = await asyncio.to_thread(run_command, *command, "--redis-nodes", self.cluster.address, cwd=ROOT)
+        self.tally.must(done.returncode == 0, f"the data on Redis is damaged: {done.stdout}{done.stderr}")
+        self.world.done["data checked"] += 1
 
-    async def sample(self) -> dict:
-        seen, metrics = look(self._first.pid, self.where), await asyncio.to_thread(self._first.metrics)
+    def live(self) -> list[Coroutine]:
+        return [*super().live(), self.crowd.live()]
+
+    async def sample(self, process: Server) -> dict:
+        metrics = await asyncio.to_thread(process.metrics)
         keys = sum(await asyncio.gather(*(asyncio.to_thread(_keys, node) for node in self.cluster.servers)))
-        tasks = int(float(TASKS.search(metrics)[1]))
-        return {"memory_mib": seen.memory_mib, "descriptors": seen.descriptors, "tasks": tasks, "keys": keys}
+        return await super().sample(process) | {"tasks": int(float(TASKS.search(metrics)[1])), "keys": keys}
 
-    def report(self) -> tuple[dict, list[str]]:
-        report = {
-            "messages": dict(self.crowd.messages),
-            "failed by outages": dict(self.tally.excused),
-            "outages": dict(Counter(kind for _, kind in self.restarts)),
-            "growth is judged": verdict.judges_growth(self.samples),
-        }
-        if self.samples:
-            thirds = {name: verdict.thirds(self.samples, name) for name in verdict.GROWTH}
-            report["first and last third"] = {name: [round(each, 1) for each in of] for name, of in thirds.items()}
-        return report, verdict.judge_cluster(self.samples, self.world.done, self.tally.wrong)
+    def judged(self) -> list[dict]:
+        return self.samples
 
     def close(self) -> None:
-        for server in self.servers:
-            server.close()
+        super().close()
         if self.cluster is not None:
             self.cluster.kill()
 
-    # Outages
-
-    async def _cause_outages(self) -> None:
+    async def cause_outages(self) -> None:
         """Cause one outage after the other until the run ends, and of each kind the same number."""
         pause_s = max(MIN_PAUSE_S, self.duration_s / OUTAGES)
         self._down_s = MIN_DOWN_S, min(MAX_DOWN_S, pause_s)
@@ -128,7 +107,7 @@ class ClusterSoak(Run):
                 break
             await asyncio.sleep(pause_s)
             kind = KINDS[turn % len(KINDS)]
-            self.restarts.append((self.now_s(), kind))
+            self.outages.append((self.now_s(), kind))
             if kind in ("kill", "drain"):
                 server = self.servers[1 + turn // len(KINDS) % (SERVERS - 1)]
                 await server.restart(kind, self._rng.uniform(*self._down_s))
@@ -159,13 +138,6 @@ class ClusterSoak(Run):
             await asyncio.to_thread(primary.start)
         await asyncio.to_thread(self.cluster.wait_until_whole)
         self.tally.node_outages.end(SETTLED_S)
-
-    async def _check(self) -> None:
-        command = [sys.executable, "-m", "tornado_signal", "check", "--store", "redis"]
-        command += ["--redis-nodes", self.cluster.address]
-        done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False)
-        self.tally.must(done.returncode == 0, f"the data on Redis is damaged: {done.stdout}{done.stderr}")
-        self.world.done["data checked"] += 1
 
 
 def _keys(node: RedisServer) -> int:

@@ -14,7 +14,7 @@ from support.writers import subsequence
 from tornado_signal.session import MIN_HELD_MS
 
 from .client import Peer, SocketPeer
-from .tally import Broken, Tally
+from .tally import Broken
 
 ORIGINS = ["https://one.example", "https://two.example"]
 SIDES = ["offerer", "answerer"]
@@ -53,15 +53,13 @@ class SessionRecord:
 class World:
     """All peers and their sessions, by origin and topic, and then by offer, which is unique.
 
-    Sessions have the lifetime `timeout_ms`. A held offer outlives its connection by `grace_ms`. Peers appear and act
-    `pause` times slower than usual. `tally_of` returns the tally of the server that the peer with a number uses now.
+    They are those of a `Soak`. Its sessions have the lifetime `timeout_ms`. A held offer outlives its connection by
+    `grace_ms`. Peers appear `pause` times slower than usual.
     """
 
-    def __init__(
-        self, tally: Tally, peers: int, timeout_ms: int, grace_ms: int, pause: float = 1, tally_of=None
-    ) -> None:
-        self.tally, self.timeout_ms, self.grace_ms, self._pause = tally, timeout_ms, grace_ms, pause
-        self.tally_of = tally_of or (lambda number: tally)
+    def __init__(self, soak, peers: int) -> None:
+        self.tally, self.timeout_ms, self.grace_ms = soak.tally, soak.timeout_ms, soak.grace_ms
+        self.tally_of, self._pause = soak.tally_of, soak.pause
         self.sessions: defaultdict[tuple[str, str], dict[str, SessionRecord]] = defaultdict(dict)
         self.done: Counter[str] = Counter()  # how often each action succeeded
         self._peers = peers

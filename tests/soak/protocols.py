@@ -2,20 +2,16 @@
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import random
 import time
-from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Iterable
 
 import orjson
-from bench.sockets import UPGRADE, WebSocket, frame, open_socket
-from hostile import wire
+from bench.sockets import WebSocket, open_socket, upgrade
 
 from .client import BREAKS, PATIENCE_S
-from .tally import Tally
 
 ORIGIN = "https://one.example"
 GROUP = 6  # members of a room or a swarm
@@ -25,59 +21,29 @@ CLOSING_S = 1.0  # a server closes a connection at most this long after the erro
 SDP = "v=0\r\n" + "a=candidate:1 1 udp 2122260223 192.0.2.1 50000 typ host\r\n" * 10
 
 
-class Socket(WebSocket):
-    """A WebSocket that hands each JSON message to a function."""
-
-    def __init__(self, on_message: Callable[[dict], None]) -> None:
-        super().__init__()
-        self._on_message = on_message
-
-    def arrived(self, text: bytes) -> None:
-        self._on_message(orjson.loads(text))
-
-
 class Crowd:
-    """All peers of these protocols.
+    """All peers of these protocols: `counts` of each kind. `groups` has the members of each room and swarm."""
 
-    Args:
-        tally_of: returns the tally of the server that the peer with a number uses now.
-        done: how often each action succeeded.
-        pause: the factor of all pauses.
-
-    Attributes:
-        messages: the number of sent and received messages by protocol.
-        groups: the members of each room and swarm, and all PeerJS peers.
-    """
-
-    def __init__(self, tally_of: Callable[[int], Tally], done: Counter[str], pause: float) -> None:
-        self.tally_of, self.done, self.pause = tally_of, done, pause
-        self.messages: Counter[str] = Counter()
+    def __init__(self, soak, counts: "dict[type[Member], int]") -> None:
+        self.tally_of, self.done, self.pause = soak.tally_of, soak.world.done, soak.pause
         self.groups: defaultdict[tuple, list[Member]] = defaultdict(list)
         self.numbers = itertools.count()
-
-    def add(self, kind: "type[Member]", count: int) -> None:
-        for number in range(count):
-            member = kind(self, number)
-            self.groups[kind, member.group].append(member)
-
-    @property
-    def open(self) -> int:
-        return sum(member.ready.is_set() for members in self.groups.values() for member in members)
+        for kind, count in counts.items():
+            for number in range(count):
+                member = kind(self, number)
+                self.groups[kind, member.group].append(member)
 
     async def live(self) -> None:
         async with asyncio.TaskGroup() as living:
-            for members in self.groups.values():
-                for member in members:
-                    living.create_task(member.live())
+            for member in itertools.chain(*self.groups.values()):
+                living.create_task(member.live())
 
 
-class Member(ABC):
+class Member:
     """A peer that connects, exchanges messages with the others of its group, and leaves, again and again.
 
-    Attributes:
-        group: the number of its room or swarm, within its protocol.
-        socket: the current connection.
-        ready: set while the server has everything that others need to reach this peer.
+    A kind has a `path`. It sends its first messages in `begin`, and others in `act`, which waits for their arrival. It
+    handles messages in `received`. `ready` is set while the server has what others need to reach this peer.
     """
 
     protocol: str
@@ -87,7 +53,7 @@ class Member(ABC):
         self.group = number // GROUP
         self.rng = random.Random(f"{self.protocol} {number}")
         self.ready = asyncio.Event()
-        self.socket: Socket | None = None
+        self.socket: WebSocket | None = None
         self.tally = crowd.tally_of(number)
 
     async def live(self) -> None:
@@ -108,12 +74,11 @@ class Member(ABC):
                 self.ready.clear()
                 self.socket.abort()
 
-    async def _connect(self) -> Socket:
-        upgrade = wire.request("GET", self.path, origin=ORIGIN, headers=UPGRADE)
-        kind = functools.partial(Socket, self._count_received)
-        return await open_socket("127.0.0.1", self.tally.port, None, upgrade, kind=kind)
+    async def _connect(self) -> WebSocket:
+        base = f"http://127.0.0.1:{self.tally.port}"
+        return await open_socket(base, upgrade(self.path, ORIGIN), on_text=self._understand)
 
-    async def _stay(self, socket: Socket, opened_s: float) -> None:
+    async def _stay(self, socket: WebSocket, opened_s: float) -> None:
         acting = asyncio.create_task(self._act())
         try:
             life_s = self.crowd.pause * self.rng.uniform(6, 30)
@@ -147,16 +112,14 @@ class Member(ABC):
             await self.act()
 
     def send(self, message: dict) -> None:
-        self.crowd.messages[self.protocol] += 1
         if self.socket is not None:
-            self.socket.send(frame(orjson.dumps(message)))
+            self.socket.send_json(message)
 
-    def _count_received(self, message: dict) -> None:
-        self.crowd.messages[self.protocol] += 1
+    def _understand(self, text: bytes) -> None:
         try:
-            self.received(message)
+            self.received(orjson.loads(text))
         except (KeyError, TypeError, ValueError) as error:
-            self.tally.wrong.append(f"{self.protocol}: {message} is not understood: {error!r}")
+            self.tally.wrong.append(f"{self.protocol}: {text!r} is not understood: {error!r}")
 
     async def arrival(
         self, what: str, members: "Iterable[Member]", arrived: asyncio.Event, missing: "set[Member] | None" = None
@@ -179,27 +142,10 @@ class Member(ABC):
         else:
             self.tally.excused[self.protocol] += 1
 
-    def steady(self, socket: Socket | None, since_s: float) -> bool:
+    def steady(self, socket: WebSocket | None, since_s: float) -> bool:
         """Return whether the peer had this connection since a time, and its server was available."""
         is_open = socket is not None and self.socket is socket and self.ready.is_set() and not socket.ended.done()
         return is_open and not self.tally.away(since_s, time.monotonic())
-
-    @property
-    @abstractmethod
-    def path(self) -> str:
-        """The path and query of the handshake."""
-
-    @abstractmethod
-    def begin(self) -> None:
-        """Send the first messages of a connection."""
-
-    @abstractmethod
-    async def act(self) -> None:
-        """Send something, and wait until it has arrived."""
-
-    @abstractmethod
-    def received(self, message: dict) -> None:
-        """Handle a message."""
 
 
 class PeerJs(Member):

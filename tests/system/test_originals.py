@@ -11,8 +11,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from bench import protocols
-from bench.peerjs import PeerJs
+from bench import originals
 from support.y_webrtc import BOUND_S, RawClient
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -279,7 +278,7 @@ def compared(speak, original, ours, tmp_path, *marker):
 
 def test_y_webrtc_clients_receive_what_the_original_server_sends(start, tmp_path):
     markers = lambda name: {"type": "ping"}, lambda message: message == {"type": "pong"}
-    deviations = compared(speak_y_webrtc, protocols.y_webrtc, start(), tmp_path, *markers)
+    deviations = compared(speak_y_webrtc, originals.y_webrtc, start(), tmp_path, *markers)
     # The original sends no CORS headers.
     original, ours = deviations.pop("GET /y-webrtc")
     assert original | {"cors": True} == ours
@@ -288,7 +287,7 @@ def test_y_webrtc_clients_receive_what_the_original_server_sends(start, tmp_path
 
 def test_clients_of_trackers_receive_what_the_original_server_sends(start, tmp_path):
     markers = lambda name: SCRAPE, lambda message: [*message.get("files", {})] == [MARKED]
-    deviations = compared(speak_to_tracker, protocols.tracker, start(), tmp_path, *markers)
+    deviations = compared(speak_to_tracker, originals.tracker, start(), tmp_path, *markers)
     # Each failure names the action and the hash, because the client of the original closes its connection otherwise.
     for title in ("a short hash", "a short id", "an answer without its peer", "an unknown action"):
         [(name, original)], [(same, ours)] = deviations.pop(title)
@@ -309,7 +308,7 @@ def test_clients_of_trackers_receive_what_the_original_server_sends(start, tmp_p
 
 def test_peerjs_clients_receive_what_the_original_server_sends(start, tmp_path):
     def original(path):
-        return PeerJs(path / "log", "--allow_discovery")
+        return originals.peerjs(path, "--allow_discovery")
 
     markers = lambda name: message("OFFER", name[0], "marker"), lambda found: found.get("payload") == "marker"
     deviations = compared(speak_peerjs, original, start("--peerjs-discovery"), tmp_path, *markers)
