@@ -251,22 +251,14 @@ async def test_session_stream_ends_when_the_session_expires_unless_it_was_refres
 STREAMS = 20
 
 
-@pytest.fixture
-def encoded(monkeypatch):
-    """The types of the encoded events, in order."""
-    encoded_types = []
-    encode = streams.encode
+async def test_listing_and_events_for_many_streams_are_encoded_once(service, follow, monkeypatch):
+    encoded, encode = [], streams.encode
 
     def encoding(name, data, cursor):
-        # The mark after a listing has no type. It is encoded for each stream.
-        encoded_types.extend(filter(None, [name]))
+        encoded.extend(filter(None, [name]))  # the mark after a listing has no type: it is encoded for each stream
         return encode(name, data, cursor)
 
     monkeypatch.setattr(streams, "encode", encoding)
-    return encoded_types
-
-
-async def test_listing_and_events_for_many_streams_are_encoded_once(service, follow, encoded):
     publish, answer, withdraw, expire = actions_on(service)
     codes = [await publish(info=str(number)) for number in range(2)]
     async with contextlib.AsyncExitStack() as stack:
@@ -307,66 +299,42 @@ async def test_cached_event_of_an_expired_session_is_not_sent_to_a_later_stream(
 # Resuming from a cursor of this or another store (docs/http-api.md#long-polling)
 
 
-@pytest.fixture
-def two_services(io_loop, start_service):
-    """Two servers with separate data. The first one has stored more."""
-
-    async def start_both():
-        first, second = await start_service(), await start_service()
-        for _ in range(5):
-            await first.offer()
-        return first, second
-
-    return io_loop.run_sync(start_both)
-
-
-@pytest.mark.parametrize("position", ["the end", "within the listing"])
-async def test_stream_resumed_at_another_store_starts_with_the_listing(position, two_services):
-    first, second = two_services
-    codes = [await second.offer() for _ in range(2)]
-    async with open_stream(first.port, "/lobby/events") as stream:
-        await stream.listing()
-        last = stream.last if position == "the end" else stream.events[1].id
-    async with open_stream(second.port, "/lobby/events", last=last) as stream:
-        assert summarize(await stream.listing()) == [("reset",), *(("session", code) for code in codes)]
-        code = await second.offer()
-        assert summarize(await stream.take()) == [("session", code)]
-        assert stream.last.split(".")[0] == second.store.memory.generation != last.split(".")[0]
-
-
-async def test_session_followed_at_another_store_starts_over_immediately(start_service):
-    services = [await start_service(codes="content") for _ in range(2)]
-    cursors = []
-    for number, service in enumerate(services):
+async def test_cursor_of_another_store_starts_over_at_once(start_service):
+    first, second = [await start_service(codes="content") for _ in range(2)]
+    for number, service in enumerate((first, second)):
         code = await service.offer(offer="the same")
         await service.post("/answer", code=code, side="offerer", candidates=[f"{number} a", f"{number} b"])
-        cursors.append((await service.post("/poll", code=code, side="answerer", wait=0))["cursor"])
-    assert cursors[0] != cursors[1]
-    async with asyncio.timeout(BOUND_S):
-        update = await services[1].post("/poll", code=code, side="answerer", since=cursors[0], wait=60)
-    assert (update["offer"], update["offerCandidates"]) == ("the same", ["1 a", "1 b"])
-    assert update["cursor"] == cursors[1]
-    update = await services[1].post("/poll", code=code, side="answerer", since=cursors[1], wait=0)
-    assert update["offerCandidates"] == []
-    target = f"/events?code={code}&side=answerer"
-    async with open_stream(services[0].port, target) as stream:
-        await stream.take(3)
-    async with open_stream(services[1].port, target, last=stream.last) as stream:
-        assert [event.name for event in await stream.take(3)] == ["offer", "candidate", "candidate"]
-        assert stream.events[1].data["candidate"] == "1 a"
-
-
-async def test_listing_with_a_cursor_of_another_store_responds_immediately(two_services):
-    first, second = two_services
-    for topic, count in [("empty", 0), ("lobby", 5)]:
-        for _ in range(count):
-            await second.offer()
+    for number in range(5):  # the first one has stored more
+        await first.offer(offer=f"{number}")
+    async with open_stream(first.port, "/lobby/events") as stream:
+        await stream.listing()
+    for last in (stream.last, stream.events[1].id):
+        async with open_stream(second.port, "/lobby/events", last=last) as stream:
+            assert summarize(await stream.listing()) == [("reset",), ("session", code)]
+            new = await second.offer(offer=last)
+            assert summarize(await stream.take()) == [("session", new)]
+            assert stream.last.split(".")[0] == second.store.memory.generation != last.split(".")[0]
+            await second.post("/withdraw", code=new, side="offerer")
+    for topic, count in (("empty", 0), ("lobby", 1)):
         cursor = (await first.get(f"/{topic}/sessions?wait=0"))["cursor"]
         async with asyncio.timeout(BOUND_S):
             result = await second.get(f"/{topic}/sessions?since={cursor}&wait=60")
-        assert len(result["sessions"]) == count
-        assert result["cursor"] != cursor
-        assert (await second.get(f"/{topic}/sessions?since={result['cursor']}&wait=0"))["cursor"] == result["cursor"]
+        assert (len(result["sessions"]), result["cursor"] != cursor) == (count, True)
+        again = await second.get(f"/{topic}/sessions?since={result['cursor']}&wait=0")
+        assert again["cursor"] == result["cursor"]
+    poll = {"code": code, "side": "answerer"}
+    cursors = [(await service.post("/poll", **poll, wait=0))["cursor"] for service in (first, second)]
+    async with asyncio.timeout(BOUND_S):
+        update = await second.post("/poll", **poll, since=cursors[0], wait=60)
+    assert (update["offer"], update["offerCandidates"]) == ("the same", ["1 a", "1 b"])
+    assert update["cursor"] == cursors[1] != cursors[0]
+    assert (await second.post("/poll", **poll, since=cursors[1], wait=0))["offerCandidates"] == []
+    target = f"/events?code={code}&side=answerer"
+    async with open_stream(first.port, target) as stream:
+        await stream.take(3)
+    async with open_stream(second.port, target, last=stream.last) as stream:
+        assert [event.name for event in await stream.take(3)] == ["offer", "candidate", "candidate"]
+        assert stream.events[1].data["candidate"] == "1 a"
 
 
 async def test_topic_stream_resumes_from_every_event(service, follow):
