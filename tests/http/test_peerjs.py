@@ -197,20 +197,6 @@ async def test_client_without_an_id_cannot_send(service, opened):
     await left.close()
 
 
-async def test_four_members_are_forwarded_with_the_true_sender_to_ids_of_any_characters(service, opened):
-    one, other = await opened(service, "a"), await opened(service, "b")
-    for kind in ("OFFER", "ANSWER", "CANDIDATE", "LEAVE", "EXPIRE"):
-        await one.send(kind, "b", payload={"x": [1, None]}, src="forged", extra=7)
-        assert await other.next() == {"type": kind, "src": "a", "dst": "b", "payload": {"x": [1, None]}}
-    await one.send("OFFER", "b")
-    assert await other.next() == {"type": "OFFER", "src": "a", "dst": "b"}
-    await exchange(one, one, "a", "own")
-    for name in ("two words", "ä ö/ü?&#%20", '"quoted"\\', "x" * MAX_NAME, "ids 3", "taken over by x"):
-        peer = await opened(service, name)
-        await one.send("OFFER", name, payload=name)
-        assert await peer.next() == {"type": "OFFER", "src": "a", "dst": name, "payload": name}
-
-
 JUNK = [
     *("", "nonsense", "[1]", "null", "5", '"OFFER"', "{", '{"type":"OFFER"}', '{"type":"OFFER","dst":""}'),
     *('{"type":"OFFER","dst":5}', '{"type":"OFFER","dst":["b"]}', '{"type":["OFFER"],"dst":"b"}', '{"type":{}}'),
@@ -222,12 +208,21 @@ JUNK = [
 ]  # fmt: skip
 
 
-async def test_junk_is_ignored(service, opened):
+async def test_four_members_are_forwarded_with_the_true_sender_to_any_id_and_junk_is_ignored(service, opened):
     one, other = await opened(service, "a"), await opened(service, "b")
+    for kind in ("OFFER", "ANSWER", "CANDIDATE", "LEAVE", "EXPIRE"):
+        await one.send(kind, "b", payload={"x": [1, None]}, src="forged", extra=7)
+        assert await other.next() == {"type": kind, "src": "a", "dst": "b", "payload": {"x": [1, None]}}
+    await one.send("OFFER", "b")
+    assert await other.next() == {"type": "OFFER", "src": "a", "dst": "b"}
     for junk in JUNK:
         await one.socket.send(junk)
     await one.nothing_before(("a", "own"))
     await exchange(one, other, "b", "after all that")
+    for name in ("two words", "ä ö/ü?&#%20", '"quoted"\\', "x" * MAX_NAME, "ids 3", "taken over by x"):
+        peer = await opened(service, name)
+        await one.send("OFFER", name, payload=name)
+        assert await peer.next() == {"type": "OFFER", "src": "a", "dst": name, "payload": name}
 
 
 async def test_messages_to_an_absent_id_arrive_in_order_after_open_and_no_expire_is_sent(service, opened, pass_time):

@@ -69,6 +69,9 @@ def basic(text):
     return f"Basic {base64.b64encode(text.encode()).decode()}"
 
 
+WRONG = [{"urls": []}, {}, None, "turn:turn.example", {"urls": "stun:a b"}, {"urls": 7}]
+WRONG += [{**TURN, "urls": url} for url in ("https://turn.example", "turn:turn.example/x")]
+WRONG += [{"urls": TURN["urls"], "username": "a"}, *({**TURN, "credential": wrong} for wrong in (7, "a\nb"))]
 OWN = None, ("GET", "/ice?key=of-query"), (f"Bearer {SECRET}", None, b"")
 HOSTS = {"cloudflare": "rtc.live.cloudflare.com", "metered": "{name}.metered.live", "twilio": "api.twilio.com"}
 HOSTS |= {"xirsys": "global.xirsys.net"}
@@ -104,11 +107,19 @@ FORMS = {
     ),
     "own backend": (*OWN, ({**GOOD, "expiresAt": NOW_MS + 90_000}, 200), ([TURN], 90)),
     "own backend with a list": (*OWN, ([TURN], 200), ([TURN], 3600)),
+    # A response is used as far as it is right.
+    "more than 20 servers": (*OWN, ({"iceServers": [TURN] * 25}, 200), ([TURN] * 20, 3600)),
+    "a year": (*OWN, ({**GOOD, "ttl": 31_536_000}, 200), ([TURN], 86_400)),
+    "a number that is too large": (*OWN, ({**GOOD, "ttl": "9" * 5000}, 200), ([TURN], 86_400)),
+    "lifetimes of other types": (*OWN, ({**GOOD, "ttl": True, "expiresAt": "soon"}, 200), ([TURN], 3600)),
+    "some wrong servers": (*OWN, ({"iceServers": [*WRONG, TURN, STUN]}, 200), ([TURN, STUN], 3600)),
+    "some wrong URLs": (*OWN, ([{**TURN, "urls": [TURN["urls"][0], "x:y", 7, None]}], 200), ([TURN], 3600)),
+    "further fields": (*OWN, ([{**TURN, "credentialType": "password", "x": 1}], 200), ([TURN], 3600)),
 }
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-async def test_documented_form(form, service, refreshing, backend, settings, monkeypatch):
+async def test_form_of_a_response(form, service, refreshing, backend, settings, monkeypatch):
     named, target, sent, response, (servers, lifetime_s) = form
     backend.behaviour = responding(*response)
     services = {name: each.url.split("/")[:3] for name, each in turn.FORMS.items()}
@@ -176,30 +187,6 @@ async def test_failing_provider(behaviour, problem, service, refreshing, backend
     assert {target for _, target, _, _ in backend.requests} == {"/ice?key=of-query"}
     assert "turnProvider" not in await admin(service, "/readyz")
     caplog.clear()
-
-
-WRONG = [{"urls": []}, {}, None, "turn:turn.example", {"urls": "stun:a b"}, {"urls": 7}]
-WRONG += [{**TURN, "urls": url} for url in ("https://turn.example", "turn:turn.example/x")]
-WRONG += [{"urls": TURN["urls"], "username": "a"}, *({**TURN, "credential": wrong} for wrong in (7, "a\nb"))]
-LIMITED = {
-    "more than 20 servers": ({"iceServers": [TURN] * 25}, [TURN] * 20, 86_400),
-    "a year": ({**GOOD, "ttl": 31_536_000}, [TURN], 86_400),
-    "a number that is too large": ({**GOOD, "ttl": "9" * 5000}, [TURN], 86_400),
-    "lifetimes of other types": ({**GOOD, "ttl": True, "expiresAt": "soon"}, [TURN], 86_400),
-    "some wrong servers": ({"iceServers": [*WRONG, TURN, STUN]}, [TURN, STUN], 86_400),
-    "some wrong URLs": ([{**TURN, "urls": ["turn:turn.example:3478?transport=udp", "x:y", 7, None]}], [TURN], 86_400),
-    "further fields": ([{**TURN, "credentialType": "password", "x": 1}], [TURN], 86_400),
-}
-
-
-@pytest.mark.parametrize(("response", "servers", "lifetime_s"), LIMITED.values(), ids=LIMITED)
-async def test_response_is_used_as_far_as_it_is_right(
-    response, servers, lifetime_s, service, refreshing, backend, settings
-):
-    backend.behaviour = responding(response)
-    refreshing.use(make_provider(settings))
-    await rpc.until(lambda: service.shared.provided.succeeded)
-    assert await others(service) == (servers, NOW_MS + 1000 * lifetime_s)
 
 
 async def test_last_servers_are_used_until_they_expire(service, refreshing, backend, settings, monkeypatch, caplog):
