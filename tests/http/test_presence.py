@@ -5,6 +5,7 @@ import contextlib
 import gc
 import signal
 import time
+from unittest import mock
 
 import pytest
 from support.rpc import BOUND_S, open_socket, until
@@ -124,10 +125,6 @@ async def test_held_offer_outlives_its_ttl_although_it_is_refreshed_until_it_is_
     await until_listed(service)
 
 
-async def until_no_offer_is_held(service):
-    await until(lambda: not service.shared.log.metrics.held)
-
-
 async def test_held_offers_are_renewed_rarely_even_with_a_short_ttl_and_after_an_internal_error(
     service, monkeypatch, pass_time, caplog
 ):
@@ -153,10 +150,6 @@ async def test_held_offers_are_renewed_rarely_even_with_a_short_ttl_and_after_an
     caplog.clear()
 
 
-async def fail(*arguments, **options):
-    raise Unavailable("busy")
-
-
 async def test_held_offers_count_towards_the_session_limit_of_an_address(start_service, monkeypatch):
     service = await start_service(unlimited_addresses=(), max_sessions_per_address=10, hold_grace_ms=50)
     async with open_socket(service) as first, open_socket(service) as second:
@@ -169,10 +162,10 @@ async def test_held_offers_count_towards_the_session_limit_of_an_address(start_s
         await first.call("withdraw", code=codes[0], side="offerer")
         assert await second.refused("hold", code=codes[0]) == (404, NOT_FOUND)
         with monkeypatch.context() as patch:
-            patch.setattr(service.store, "create", fail)
+            patch.setattr(service.store, "create", mock.AsyncMock(side_effect=Unavailable("busy")))
             assert (await second.refused("offer", **OFFER, hold=True))[0] == 503
         await hold(second)
-    await until_no_offer_is_held(service)
+    await until(lambda: not service.shared.log.metrics.held)
     assert service.shared.limits.client("127.0.0.1").held == 0
 
 

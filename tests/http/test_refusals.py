@@ -10,11 +10,12 @@ import inspect
 import json
 import logging
 from itertools import product
+from operator import attrgetter
 from urllib.parse import quote
 
 import jsonschema_rs
 import pytest
-from support.rpc import RpcClient
+from support.rpc import open_socket
 from support.service import (
     NO_SUCH_CODE,
     NOT_FOUND,
@@ -79,21 +80,16 @@ def is_stream(declared):
     return declared in SUBSCRIPTIONS
 
 
-class Http:
+class Transport(contextlib.AsyncExitStack):
+    def __init__(self, service):
+        super().__init__()
+        self.service = service
+
+
+class Http(Transport):
     """Asks over HTTP, and checks the form of each refusal."""
 
     declared = (*OPERATIONS, *SUBSCRIPTIONS)
-
-    def __init__(self, service):
-        self.service = service
-        self._connecting = service.connect()
-
-    async def __aenter__(self):
-        self._connection = await self._connecting.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc):
-        await self._connecting.__aexit__(*exc)
 
     @staticmethod
     def parameters(declared):
@@ -108,6 +104,10 @@ class Http:
         if parameter.place == "path":
             return [*map(Raw, INVALID_TOPICS), Raw("%zz")]
         return wrong_texts(parameter) if method_of(declared) == "GET" else wrong_values(parameter)
+
+    async def __aenter__(self):
+        self._connection = await self.enter_async_context(self.service.connect())
+        return self
 
     async def ask(self, declared, params, *, origin=ORIGIN, token="", in_query=False):
         """Return the status and the error, or None in its place."""
@@ -146,31 +146,15 @@ class Http:
         return response.status, error
 
 
-class WebSocket:
+class WebSocket(Transport):
     """Asks over a WebSocket, and checks the form of each refusal."""
 
     declared = (*OPERATIONS, HOLD, *SUBSCRIPTIONS)
+    parameters = attrgetter("parameters")
 
     def __init__(self, service):
-        self.service = service
-        self._stack = contextlib.AsyncExitStack()
+        super().__init__(service)
         self._clients = {}
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *exc):
-        await self._stack.aclose()
-
-    async def client(self, origin, token=""):
-        if (origin, token) not in self._clients:
-            connecting = RpcClient(f"ws://127.0.0.1:{self.service.port}/ws", origin)
-            self._clients[origin, token] = await self._stack.enter_async_context(connecting)
-        return self._clients[origin, token]
-
-    @staticmethod
-    def parameters(declared):
-        return declared.parameters
 
     @staticmethod
     def cursor_name(declared):
@@ -182,7 +166,8 @@ class WebSocket:
 
     async def ask(self, declared, params, *, origin=ORIGIN, token="", in_query=False):
         """Return the status and the error, or None in its place."""
-        client = await self.client(origin, token)
+        if (client := self._clients.get((origin, token))) is None:
+            client = self._clients[origin, token] = await self.enter_async_context(open_socket(self.service, origin))
         responses = [await client.ask("authorize", token=token)] if token else []
         responses.append(await client.ask("subscribe" if is_stream(declared) else declared.name, **params))
         for response in responses:
@@ -372,7 +357,7 @@ def test_declarations_are_those_of_the_specification():
     }
 
 
-async def test_examples_are_accepted(over, start_service):
+async def test_examples_and_values_at_the_bounds_are_accepted(over, start_service):
     service = await start_service(max_offer=MAX_TEXT)
     assert set(make_methods(OPERATIONS)) == {each.name for each in (*OPERATIONS, HOLD)} | {
         *("authorize", "cancel", "subscribe", "unsubscribe")
@@ -386,12 +371,6 @@ async def test_examples_are_accepted(over, start_service):
                 if "since" in params:
                     cursor = transport.result["cursor"]
                     assert await transport.ask(declared, params | {"since": cursor}) == OK, declared.name
-
-
-async def test_values_at_the_bounds_are_accepted(over, start_service):
-    service = await start_service(max_offer=MAX_TEXT)
-    async with over(service) as transport:
-        for declared in over.declared:
             for parameter in transport.parameters(declared):
                 for each in parameter.alternatives or [parameter]:
                     for value in [] if each.name in ("code", "since") else values(each)[0]:

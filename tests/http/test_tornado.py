@@ -22,6 +22,10 @@ BOUND_S = 30
 VARYING = {"Date", "X-Request-Id", "Connection", "Keep-Alive", "Transfer-Encoding"}
 
 
+def lasting(headers):
+    return sorted(pair for pair in headers.get_all() if pair[0] not in VARYING)
+
+
 async def exchange_or_end(port, raw, method="GET"):
     """Send a request. Return the response, or None if the connection ends before it."""
     async with asyncio.timeout(BOUND_S), connected(port) as connection:
@@ -32,8 +36,7 @@ async def exchange_or_end(port, raw, method="GET"):
 async def exchange(port, raw, method):
     """Send a request. Return status, headers, body and reason of the response."""
     response = await exchange_or_end(port, raw, method)
-    headers = sorted(pair for pair in response.headers.get_all() if pair[0] not in VARYING)
-    return response.status, headers, response.body, response.reason
+    return response.status, lasting(response.headers), response.body, response.reason
 
 
 @pytest.fixture
@@ -48,24 +51,6 @@ def serve(io_loop):
 
     yield start
     io_loop.run_sync(stack.aclose)
-
-
-@pytest.fixture
-def ours(start_service, io_loop):
-    """An application of this package."""
-    return io_loop.run_sync(lambda: start_service(codes="content")).application
-
-
-@pytest.fixture
-def app(ours):
-    """The application of `http_server`."""
-    return ours
-
-
-@pytest.fixture
-def serve_ours(ours, serve, io_loop):
-    """The port of the transport that serves it."""
-    return io_loop.run_sync(lambda: serve(ours, make_error_responder(ours.service.log)))
 
 
 class SlowUpload:
@@ -305,29 +290,23 @@ async def publish(service):
     return str(uuid.UUID(bytes=code))
 
 
-async def stream(port, target, count):
-    async with open_stream(port, target, headers=[("Accept", "text/event-stream")]) as opened:
-        events = await opened.take(count)
-        return opened.status, sorted(each for each in opened.headers.get_all() if each[0] not in VARYING), events
-
-
-async def test_event_streams_are_the_same_on_both_servers(ours, serve_ours, http_server, http_server_port):
-    code = await publish(ours.service)
-    await ours.service.store.add_candidates(ORIGIN, uuid.UUID(code).bytes, Side.OFFERER, ["a candidate"])
+async def test_operations_files_and_event_streams_are_the_same_on_both_servers(start_service, serve):
+    application = (await start_service(codes="content")).application
+    service = application.service
+    ports = [await serve(application, make_error_responder(service.log), kind) for kind in TRANSPORTS]
+    code = await publish(service)
+    await service.store.add_candidates(ORIGIN, uuid.UUID(code).bytes, Side.OFFERER, ["a candidate"])
     for side, count in ("answerer", 2), ("offerer", 0), (None, 1):
-        target = f"/events?code={code}&side={side}" if side else "/lobby/events"
-        first = await stream(http_server_port[1], target, count)
-        assert first[0] == 200
-        assert await stream(serve_ours, target, count) == first, target
-
-
-async def test_operations_and_files_are_the_same_on_both_servers(ours, serve_ours, http_server, http_server_port):
-    service = ours.service
-    text = await publish(service)
-    for method, path, raw in [*operation_requests(text), *file_requests(ours)]:
+        target, streams = f"/events?code={code}&side={side}" if side else "/lobby/events", []
+        for port in ports:
+            async with open_stream(port, target, headers=[("Accept", "text/event-stream")]) as opened:
+                events = await opened.take(count)
+            streams.append((opened.status, lasting(opened.headers), events))
+        assert (streams[0], streams[0][0]) == (streams[1], 200), target
+    for method, path, raw in [*operation_requests(code), *file_requests(application)]:
         responses = []
-        for port in (http_server_port[1], serve_ours):
+        for port in ports:
             if path == "/withdraw":  # the first one has ended the session
                 await publish(service)
             responses.append(await exchange(port, raw, method))
-        assert responses == responses[:1] * len(responses), (method, path)
+        assert responses[0] == responses[1], (method, path)
