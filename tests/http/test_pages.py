@@ -154,21 +154,16 @@ async def test_browser_navigation_to_the_root_is_redirected_to_the_demo_and_no_o
     assert "303" in (await service.get("/openapi.json"))["paths"]["/"]["get"]["responses"]
 
 
+HTML = ["text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", "text/html"]
+HTML += ["TEXT/HTML ; q=0.5, application/json;q=0.4", "text/*, application/json;q=0"]
+NO_HTML = ["*/*", "", "application/json, text/html;q=0.9", "text/html, application/json"]
+NO_HTML += ["text/html;q=0, */*;q=0.1", "text/html;q=x"]
+
+
 async def test_a_client_that_prefers_html_is_redirected_to_the_demo(fetch):
     """Browsers send no Sec-Fetch-* to plain HTTP addresses."""
-    for accepted, prefers in {
-        "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8": True,
-        "text/html": True,
-        "TEXT/HTML ; q=0.5, application/json;q=0.4": True,
-        "text/*, application/json;q=0": True,
-        "*/*": False,
-        "": False,
-        "application/json, text/html;q=0.9": False,
-        "text/html, application/json": False,
-        "text/html;q=0, */*;q=0.1": False,
-        "text/html;q=x": False,
-    }.items():
-        accept = ("Accept", accepted)
+    for accepted in HTML + NO_HTML:
+        prefers, accept = accepted in HTML, ("Accept", accepted)
         response = await fetch("/", accept)
         assert (response.status, response.headers.get("Location")) == ((303, "/demo") if prefers else (400, None))
         for more, status in ((("Origin", ORIGIN), 200), (("Referer", "https://a.example/"), 200), (CORS, 400)):

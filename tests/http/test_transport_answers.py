@@ -51,19 +51,11 @@ class SendingHandler(web.RequestHandler):
             self.write(part)
             await self.flush()
 
-    async def with_length(self):
-        self.set_header("Content-Length", "5")
-        self.write(b"he")
-        await self.flush()
-        self.finish(b"llo")
-
     async def nothing(self):
         self.set_status(204)
-        self.finish()
 
     async def not_modified(self):
         self.set_status(304)
-        self.finish()
 
     async def closing(self):
         self.set_header("Connection", "close")
@@ -78,11 +70,14 @@ class SendingHandler(web.RequestHandler):
         self.set_header("Content-Length", "10")
         self.finish(b"hello")
 
-    async def too_long(self):
-        self.set_header("Content-Length", "2")
+    async def too_long(self, length="2"):
+        self.set_header("Content-Length", length)
         self.write(b"he")
         await self.flush()
         self.finish(b"llo")
+
+    async def with_length(self):
+        await self.too_long("5")
 
     async def too_long_at_once(self):
         self.set_header("Content-Length", "2")
@@ -296,16 +291,14 @@ def test_line_break_in_a_value_does_not_add_a_header(sending, kind, status):
 
 @pytest.fixture
 def secure(loop, pair, trusting):
-    with serving(
-        lambda: echo_application(("/send", SendingHandler)), loop=loop, tls=Tls(read_certificate(*pair)).context
-    ) as running:
-        yield running, lambda: trusting.wrap_socket(running.connect(), server_hostname="127.0.0.1")
+    tls = Tls(read_certificate(*pair)).context
+    with serving(lambda: echo_application(("/send", SendingHandler)), loop=loop, tls=tls) as running:
+        yield lambda: trusting.wrap_socket(running.connect(), server_hostname="127.0.0.1")
 
 
 def test_error_responses_are_complete_over_tls(secure):
-    _, connect = secure
     for raw in (b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n"):
-        with connect() as client:
+        with secure() as client:
             client.sendall(raw)
             (response,) = answers(client.recv(1 << 16))
         assert (response.status, response.whole) == (400, True)
@@ -314,8 +307,7 @@ def test_error_responses_are_complete_over_tls(secure):
 @on_both_loops
 def test_http_1_0_response_over_tls_ends_with_an_immediate_close(secure, monkeypatch):
     monkeypatch.setattr(connection, "LINGER_S", 10 * PATIENCE_S)  # the client must not wait for this
-    _, connect = secure
-    with connect() as client:
+    with secure() as client:
         client.sendall(send("in_steps", version=b"HTTP/1.0"))
         (response,) = answers(read_all(client))
     assert response.body == b"hello"

@@ -281,16 +281,6 @@ def test_client_that_never_reads_is_disconnected_and_few_requests_are_processed(
     assert running.application.sent < 50 or requests[:11] == STREAM[:11]
 
 
-def test_head_after_an_unread_response_has_a_deadline(shorten_deadlines, running):
-    shorten_deadlines("HEAD_S")
-    with running.connect() as client:
-        client.sendall(STREAM + b"GET / HTTP/1.1\r\nHo")
-        stable_value(lambda: running.application.sent)
-        responses = answers(read_all(client))
-    assert [response.status for response in responses] == [200, 408]
-    assert len(responses[0].body) == BLOCKS * len(BLOCK)
-
-
 VANISHING = [  # what is sent, the handlers that wait then, and those that are notified
     (b"", 0, 0),
     (b"GET / HT", 0, 0),
@@ -366,9 +356,11 @@ def test_client_that_half_closes_gets_every_response(running, sent, statuses):
         ("IDLE_S", b"\r\n", []),
         ("keep_alive_s", numbered_request(1), [200]),
         ("keep_alive_s", numbered_request(1) * 3, [200, 200, 200]),
+        ("keep_alive_s", LARGE + b"\r\n", [200]),  # also after a response that has filled the buffers
         ("HEAD_S", b"G", [408]),
         ("HEAD_S", b"GET / HTTP/1.1\r\nHost: a\r\nX", [408]),
         ("HEAD_S", numbered_request(1) + b"GET / HTTP", [200, 408]),
+        ("HEAD_S", LARGE + b"\r\nGET / HTTP/1.1\r\nHo", [200, 408]),
         ("BODY_S", POST, [408]),
         ("BODY_S", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n", [100, 408]),
         ("BODY_S", CHUNKED + b"3\r\nabc\r\n", [408]),
@@ -384,7 +376,9 @@ def test_every_waiting_state_has_a_deadline(shorten_deadlines, running, deadline
     began_s = int(time.monotonic() * 1000) / 1000  # uvloop counts whole milliseconds
     with running.connect() as client:
         client.sendall(sent)
-        assert [response.status for response in answers(read_all(client))] == statuses
+        responses = answers(read_all(client))
+        assert [response.status for response in responses] == statuses
+        assert sum(len(response.body) for response in responses) >= 32 << 20 or LARGE not in sent
         until(lambda: not running.server.state.connections or statuses[-1:] == [408])
         assert deadline == "LINGER_S" or time.monotonic() - began_s >= SOON_S
 
@@ -405,16 +399,6 @@ def test_slow_sending_does_not_extend_the_deadline(shorten_deadlines, running, p
             with contextlib.suppress(TimeoutError):
                 received = client.recv(1000)
     assert answers(received)[0].status == 408
-
-
-def test_slowly_read_connection_is_closed_when_idle(shorten_deadlines, running):
-    running.server.state.keep_alive_s = SOON_S
-    with running.connect() as client:
-        client.sendall(LARGE + b"\r\n")
-        until(lambda: running.application.sent)
-        time.sleep(0.1)
-        (response,) = answers(read_all(client))
-    assert len(response.body) == 33_554_432
 
 
 @pytest.mark.parametrize(
