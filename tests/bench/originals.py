@@ -29,8 +29,8 @@ class Original(Server):
         self._port, self._started = free_port(), started
         port, packages = str(self._port), str(npm.node_modules(PACKAGES))
         command = [argument.replace("PORT", port).replace("PACKAGES", packages) for argument in arguments]
-        environment = {"PORT": port, "HOST": "127.0.0.1", "NODE_ENV": "production"}
-        super().__init__(["node", *command], where / f"node-{port}.log", environment)
+        variables = {"PORT": port, "HOST": "127.0.0.1", "NODE_ENV": "production"}
+        super().__init__(["node", *command], where / f"node-{port}.log", **variables)
 
     def _listening(self) -> str | None:
         return f"http://127.0.0.1:{self._port}" if self._started in self.log() else None

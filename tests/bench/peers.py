@@ -139,36 +139,9 @@ def _candidate(draw: random.Random) -> str:
     return orjson.dumps({"candidate": line, "sdpMid": "0", "sdpMLineIndex": 0, "usernameFragment": fragment}).decode()
 
 
-SDP = """v=0
-o=- {number} 2 IN IP4 127.0.0.1
-s=-
-t=0 0
-a=group:BUNDLE 0
-a=extmap-allow-mixed
-a=msid-semantic: WMS
-m=application {port} UDP/DTLS/SCTP webrtc-datachannel
-c=IN IP4 {address}
-a=ice-ufrag:{fragment}
-a=ice-pwd:{password}
-a=ice-options:trickle
-a=fingerprint:sha-256 {fingerprint}
-a=setup:actpass
-a=mid:0
-a=sctp-port:5000
-a=max-message-size:262144
-"""
-
-
 def _sdp(draw: random.Random) -> str:
-    text = SDP.format(
-        number=draw.getrandbits(62),
-        port=draw.randint(1024, 65535),
-        address=_address(draw),
-        fragment=_letters(draw, 4),
-        password=_letters(draw, 24),
-        fingerprint=draw.randbytes(32).hex(":").upper(),
-    ).replace("\n", "\r\n")
-    length = draw.randint(*DESCRIPTION)
+    """Return a text with the length and the lines of a description. The server takes it as it is."""
+    text, length = f"v=0\r\na=fingerprint:sha-256 {draw.randbytes(32).hex(':').upper()}\r\n", draw.randint(*DESCRIPTION)
     while len(text) < length - 100:
         text += f"a={_candidate_line(draw)}\r\n"
     return text

@@ -8,15 +8,15 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Self
 
 from support import processes
+from support.command import environment
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 60.0
 APART = "servers on one processor, the load on the others"
@@ -31,26 +31,19 @@ class BenchError(Exception):
 class Server:
     """A server process for the duration of a `with` block, with its CPU time and memory. Its output goes to a file.
 
-    Attributes:
-        base: its URL.
-        pid: the id of its process.
-        callgrind: where callgrind writes its counts if the server runs under it.
+    `base` is its URL. If it runs under callgrind, that writes its counts to `callgrind`.
     """
 
     callgrind: Path | None = None
 
-    def __init__(self, command: list[str], log: Path, environment: Mapping[str, str] = MappingProxyType({})) -> None:
-        self._command = command
-        self._environment = environment
-        self._log = log
+    def __init__(self, command: list[str], log: Path, **variables: str) -> None:
+        self._command, self._log, self._environment = command, log, environment(**variables)
 
     def __enter__(self) -> Self:
-        # The caller's settings for its own servers must not affect a measurement.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TORNADO_SIGNAL_")}
-        environment |= self._environment
+        options = {"cwd": ROOT, "env": self._environment, "stderr": subprocess.STDOUT}
         try:
             with self._log.open("w") as output:
-                self._process = subprocess.Popen(self._command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+                self._process = subprocess.Popen(self._command, stdout=output, **options)
         except OSError as error:
             raise BenchError(f"cannot run {self._command[0]}: {error}") from error
         self.pid = self._process.pid
@@ -79,9 +72,9 @@ class Server:
         match = pattern.search(self.log())
         return match[1] if match else None
 
-    def metrics(self, timeout_s: float = START_LIMIT_S) -> str:
+    def metrics(self) -> str:
         admin = self._said(lambda: self._find(_ADMIN))
-        with urllib.request.urlopen(f"{admin}/metrics", timeout=timeout_s) as answer:
+        with urllib.request.urlopen(f"{admin}/metrics", timeout=START_LIMIT_S) as answer:
             return answer.read().decode()
 
     def cpu_s(self) -> float:
@@ -183,10 +176,9 @@ def tornado_signal(
     command = [python, "-P", "-m", "tornado_signal"]
     options = {"port": 0, "data-dir": where, "durability": durability, "session-timeout-ms": 3_600_000} | options
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    environment = {"PYTHONPATH": str(checkout or ROOT)}
     counts = where.with_suffix(".callgrind")
     if callgrind:
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}", *command]
-    server = Server([*command, "serve", *words], where.with_suffix(".log"), environment)
+    server = Server([*command, "serve", *words], where.with_suffix(".log"), PYTHONPATH=str(checkout or ROOT))
     server.callgrind = counts if callgrind else None
     return server
