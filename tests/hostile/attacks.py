@@ -40,6 +40,13 @@ from .wire import BROKEN, Client, Place, request
 
 CLOSE = "Connection: close\r\n"
 
+
+def most_candidates(code: str | None, text: str = "c") -> list[bytes]:
+    """Return requests with the maximum number of candidates of a session."""
+    sides = ("offerer", "answerer") * 10
+    return [post("/answer", code=code, side=side, candidates=[text] * 100) for side in sides]
+
+
 # Disk
 
 
@@ -52,7 +59,7 @@ async def fill_with_offers(attacker: Attacker) -> None:
 @attack("--session-timeout-ms", "5000", disk_mib=64)
 async def fill_small_disk(attacker: Attacker) -> None:
     """fill-with-offers on a disk of 64 MiB, with sessions of 5 s."""
-    await attacker.repeat(16, offer("fill", BIG))
+    await fill_with_offers(attacker)
 
 
 # Large listings and polls
@@ -99,9 +106,8 @@ async def read_much(attacker: Attacker) -> None:
     """HEAD of a listing of 15 MB, polls of 2,000 candidates, and 9,900 topics, as often as allowed."""
     await publish_big(attacker)
     code = (await attacker.must(offer("many")))["code"]
-    for side in ("offerer", "answerer"):
-        for _ in range(10):
-            await attacker.must(post("/answer", code=code, side=side, candidates=["c" * 200] * 100))
+    for raw in most_candidates(code, "c" * 200):
+        await attacker.must(raw)
     await attacker.prepare(9900, lambda client, number: attacker.exchange(client, offer(f"{number:0200}")))
     raws = [request("HEAD", "/big/sessions", origin=ORIGIN), post("/poll", code=code, side="offerer")]
     raws += [get(f"/topics?limit=1000&page={page}") for page in (1, 10)]
@@ -245,22 +251,18 @@ async def expire_together(attacker: Attacker) -> None:
     async def fill(client: Client, number: int) -> None:
         ttl = int((until_s - time.monotonic()) * 1000)
         if ttl >= 1000 and (body := await attacker.exchange(client, offer("expiring", ttl=ttl))):
-            for side in ("offerer", "answerer"):
-                raw = post("/answer", code=json.loads(body)["code"], side=side, candidates=["c"] * 100)
-                for _ in range(10):
-                    await attacker.exchange(client, raw)
+            for raw in most_candidates(json.loads(body)["code"]):
+                await attacker.exchange(client, raw)
 
     await attacker.prepare(280, fill, until_s - 0.5)
-    # Then continue as fast as the rate limit allows.
-    await attacker.often(8, lambda client: fill_paced(attacker, client))
 
+    async def fill_paced(client: Client) -> None:
+        # They expire when the clock shows a multiple of five seconds.
+        ttl = 5000 + int(-time.monotonic() % 5 * 1000)
+        for raw in most_candidates(await attacker.code(client, offer("expiring", ttl=ttl))):
+            await attacker.ask(client, raw)
 
-async def fill_paced(attacker: Attacker, client: Client) -> None:
-    """Sessions with the maximum number of candidates that expire when the clock shows a multiple of five seconds."""
-    code = await attacker.code(client, offer("expiring", ttl=5000 + int(-time.monotonic() % 5 * 1000)))
-    for side in ("offerer", "answerer"):
-        for _ in range(10):
-            await attacker.ask(client, post("/answer", code=code, side=side, candidates=["c"] * 100))
+    await attacker.often(8, fill_paced)  # as fast as the rate limit allows
 
 
 @attack()

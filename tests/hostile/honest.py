@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 import uvloop
 from support.rpc import RpcClient, outcome
@@ -41,8 +41,7 @@ class Peers:
         names = ("poll", "wake", "gone", "failed")
         self.recorded: dict[str, list[tuple[float, float | str]]] = {name: [] for name in names}
         self._place = place
-        self._listed: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self._gone: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._news: defaultdict[tuple[str, str], asyncio.Event] = defaultdict(asyncio.Event)  # by kind and code
         self._watching = asyncio.Event()
         self._said = False
 
@@ -110,7 +109,15 @@ class Peers:
         if polled["answerCandidates"] != [CANDIDATE]:
             raise self._fail(time.monotonic(), "poll: without the candidate that was acknowledged")
         await asyncio.sleep(REST_S)
-        await self._wake(offerer, answerer, by_offerer, by_answerer)
+        cursor = (await self._ask(offerer, "poll", "POST", "/poll", by_offerer | {"wait": 0}))["cursor"]
+
+        async def wait() -> None:
+            fields = by_offerer | {"wait": WAIT_S, "since": cursor}
+            if (await self._ask(offerer, "wait", "POST", "/poll", fields, WAIT_S))["answer"] != "an answer":
+                raise self._fail(time.monotonic(), "wait: without the answer")
+
+        answer = by_answerer | {"answer": "an answer"}
+        await self._wake(wait, lambda: self._ask(answerer, "answer", "POST", "/answer", answer))
         await self._ask(offerer, "candidate", "POST", "/answer", by_offerer | {"candidate": CANDIDATE})
         await asyncio.sleep(REST_S)
         for client, fields in ((offerer, by_offerer), (answerer, by_answerer)):
@@ -118,27 +125,22 @@ class Peers:
         await self._ask(offerer, "withdraw", "POST", "/withdraw", by_offerer)
         await asyncio.sleep(REST_S)
 
-    async def _wake(self, offerer: Client, answerer: Client, by_offerer: dict, by_answerer: dict) -> None:
-        """Wait for an answer as the offerer. It must arrive soon after it was acknowledged."""
-        cursor = (await self._ask(offerer, "poll", "POST", "/poll", by_offerer | {"wait": 0}))["cursor"]
-        woken_s: list[float] = []
+    async def _wake(self, wait: Callable[[], Awaitable], send: Callable[[], Awaitable]) -> None:
+        """Record the time from the acknowledgement of what is sent to the end of the wait."""
 
-        async def wait() -> None:
-            fields = by_offerer | {"wait": WAIT_S, "since": cursor}
-            if (await self._ask(offerer, "wait", "POST", "/poll", fields, WAIT_S))["answer"] != "an answer":
-                raise self._fail(time.monotonic(), "wait: without the answer")
-            woken_s.append(time.monotonic())
+        async def woken_s() -> float:
+            await wait()
+            return time.monotonic()
 
-        waiting = asyncio.create_task(wait())
+        waiting = asyncio.create_task(woken_s())
         try:
             await asyncio.sleep(LISTENING_S)
-            await self._ask(answerer, "answer", "POST", "/answer", by_answerer | {"answer": "an answer"})
-            answered_s = time.monotonic()
-            await waiting
+            await send()
+            sent_s = time.monotonic()
+            self.recorded["wake"].append((sent_s, max(0.0, await waiting - sent_s)))
         finally:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-        self.recorded["wake"].append((answered_s, max(0.0, woken_s[0] - answered_s)))
         if not self._said and len(self.recorded["wake"]) >= PAIRS and self._watching.is_set():
             self._said = True
             print("ready", flush=True)
@@ -150,9 +152,8 @@ class Peers:
                 async with contextlib.aclosing(client.events("/honest-watched/events")) as events:
                     async for event in events:
                         self._watching.set()
-                        news = {"session": self._listed, "gone": self._gone}.get(event.get("event", ""))
-                        if news is not None:
-                            news[json.loads(event["data"])["code"]].set()
+                        if event.get("event") in ("session", "gone"):
+                            self._news[event["event"], json.loads(event["data"])["code"]].set()
             except BROKEN as error:
                 raise self._fail(began_s, f"stream: {error!r}") from error
             finally:
@@ -166,15 +167,13 @@ class Peers:
             fields = {"info": "gone", "offer": OFFER, "ttl": TTL_MS}
             code = (await self._ask(client, "offer", "POST", "/honest-watched/offer", fields))["code"]
         began_s, due_s = time.monotonic(), TTL_MS / 1000
-        for news, name in (self._listed, "listed"), (self._gone, "gone"):
+        for kind in ("session", "gone"):
             try:
                 async with asyncio.timeout(due_s + 2 * PATIENCE_S):
-                    await news[code].wait()
+                    await self._news[kind, code].wait()
             except TimeoutError as error:
-                raise self._fail(began_s, f"stream: not {name}") from error
-            finally:  # even if the end arrives first
-                if name == "gone":
-                    self.recorded[name].append((began_s, max(0.0, time.monotonic() - began_s - due_s)))
+                raise self._fail(began_s, f"stream: no {kind}") from error
+        self.recorded["gone"].append((began_s, max(0.0, time.monotonic() - began_s - due_s)))
 
     async def _hold(self) -> None:
         """Hold an offer over a WebSocket, send requests there, and read events as long as candidates arrive."""
@@ -195,7 +194,10 @@ class Peers:
             for number in range(1000):
                 await asyncio.sleep(2 * REST_S)
                 await self._call(rpc, "poll", code | {"side": "offerer"})
-                await self._hear(rpc, other, code | {"side": "answerer", "candidate": str(number)})
+                candidate = {"candidate": str(number)}
+                sent = code | {"side": "answerer"} | candidate
+                send = functools.partial(self._ask, other, "candidate", "POST", "/answer", sent)
+                await self._wake(functools.partial(self._hear, rpc, candidate), send)
 
     async def _call(self, rpc: RpcClient, what: str, params: dict) -> dict:
         async def call() -> tuple[int, dict]:
@@ -203,24 +205,13 @@ class Peers:
 
         return await self._timed(f"WebSocket, {what}", call())
 
-    async def _hear(self, rpc: RpcClient, other: Client, sent: dict) -> None:
-
-        async def hear() -> float:
-            while (await rpc.any_event()).get("data") != {"candidate": sent["candidate"]}:
-                pass
-            return time.monotonic()
-
-        hearing = asyncio.create_task(hear())
+    async def _hear(self, rpc: RpcClient, data: dict) -> None:
         try:
-            await self._ask(other, "candidate", "POST", "/answer", sent)
-            sent_s = time.monotonic()
             async with asyncio.timeout(PATIENCE_S):
-                self.recorded["wake"].append((sent_s, max(0.0, await hearing - sent_s)))
+                while (await rpc.any_event()).get("data") != data:
+                    pass
         except BROKEN as error:
             raise self._fail(time.monotonic(), f"WebSocket, event: {error!r}") from error
-        finally:
-            hearing.cancel()
-            await asyncio.gather(hearing, return_exceptions=True)
 
 
 async def main(place: Place) -> None:
