@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -35,92 +36,59 @@ JUDGED_S = 3 * LIFETIME_S  # a shorter run does not represent a store in use
 WARM_PAIRS, WARM_NODE_PAIRS, WARM_RATE = 100, 2000, 250
 WAIT_S = 60
 PATIENCE_S = 60
-CODE = "@" * 36  # the placeholder for a code in a template
-
-Ask = Callable[[client.Connection, bytes], Awaitable[dict]]
+Ask = Callable[..., Awaitable[dict]]  # sends a request of one side about its session
 
 
-class Requests:
-    """The way a pair meets over HTTP, with prepared requests."""
+class Polled:
+    """Thirteen requests over HTTP: an offer, a listing, an answer, eight candidates, two polls."""
 
     def __init__(self, base: str, pair: peers.Pair) -> None:
-        self.base = base
-        self.pair = pair
-        offerer, answerer = pair.offerer, pair.answerer
-        offer = {"info": offerer.identity, "offer": offerer.description}
-        self._offer = offerer.request(base, "POST", f"/{pair.topic}/offer", offer)
-        self._listing = answerer.request(base, "GET", f"/{pair.topic}/sessions")
-        self.answer = self.post("answerer", "/answer", answer=answerer.description)
-
-    def post(self, side: str, path: str, **fields: object) -> bytes:
-        peer = self.pair.offerer if side == "offerer" else self.pair.answerer
-        return peer.request(self.base, "POST", path, {"code": CODE, "side": side, **fields})
+        self.base, self.pair = base, pair
 
     async def broker(self) -> None:
         """Broker the pair over two new connections, and close these."""
         with self.pair.connections(self.base) as both:
             await self.broker_over(*both)
 
-    async def broker_over(self, offerer: client.Connection, answerer: client.Connection) -> None:
+    async def broker_over(self, offering: client.Connection, answering: client.Connection) -> None:
         """Broker the pair over two open connections."""
-        await offerer.must(self._offer)
-        listed = (await answerer.must(self._listing))["sessions"]
-        if [session["offer"] for session in listed] != [self.pair.offerer.description]:
+        offerer, answerer, topic = self.pair.offerer, self.pair.answerer, self.pair.topic
+        offer = {"info": offerer.identity, "offer": offerer.description}
+        code = (await offering.must(offerer.request(self.base, "POST", f"/{topic}/offer", offer)))["code"]
+        listed = await answering.must(answerer.request(self.base, "GET", f"/{topic}/sessions"))
+        if [session["offer"] for session in listed["sessions"]] != [offerer.description]:
             raise BenchError(f"{self.base} does not list what was offered")
-        code = listed[0]["code"]
 
-        async def ask(connection: client.Connection, template: bytes) -> dict:
-            return await connection.must(template.replace(CODE.encode(), code.encode()))
+        async def ask(connection: client.Connection, peer: peers.Peer, side: str, path: str, **fields: object) -> dict:
+            return await connection.must(peer.request(self.base, "POST", path, {"code": code, "side": side, **fields}))
 
-        await self._meet(ask, offerer, answerer)
-
-    async def _meet(self, ask: Ask, offerer: client.Connection, answerer: client.Connection) -> None:
-        raise NotImplementedError
-
-    def check(self, by_offerer: dict, by_answerer: dict) -> None:
-        """Check that both polls return all candidates of the other side."""
+        sides = partial(ask, offering, offerer, "offerer"), partial(ask, answering, answerer, "answerer")
+        by_offerer, by_answerer = await self.meet(*sides)
         received = by_offerer["answerCandidates"], by_answerer["offerCandidates"]
-        if received != (self.pair.answerer.candidates, self.pair.offerer.candidates):
+        if received != (answerer.candidates, offerer.candidates):
             raise BenchError(f"{self.base} does not hand over the candidates")
 
-
-class Polled(Requests):
-    """Thirteen requests: an offer, a listing, an answer, eight candidates, two polls."""
-
-    def __init__(self, base: str, pair: peers.Pair) -> None:
-        super().__init__(base, pair)
-        both = zip(pair.offerer.candidates, pair.answerer.candidates, strict=True)
-        sent = partial(self.post, path="/answer")
-        self._candidates = [(sent("offerer", candidate=one), sent("answerer", candidate=other)) for one, other in both]
-        self._polls = self.post("offerer", "/poll"), self.post("answerer", "/poll")
-
-    async def _meet(self, ask: Ask, offerer: client.Connection, answerer: client.Connection) -> None:
-        await ask(answerer, self.answer)
-        for one, other in self._candidates:
-            await ask(offerer, one)
-            await ask(answerer, other)
-        self.check(await ask(offerer, self._polls[0]), await ask(answerer, self._polls[1]))
+    async def meet(self, offerer: Ask, answerer: Ask) -> tuple[dict, dict]:
+        """Answer, and exchange candidates. Return what each side has got at the end."""
+        await answerer("/answer", answer=self.pair.answerer.description)
+        for one, other in zip(self.pair.offerer.candidates, self.pair.answerer.candidates, strict=True):
+            await offerer("/answer", candidate=one)
+            await answerer("/answer", candidate=other)
+        return await offerer("/poll"), await answerer("/poll")
 
 
-class Waited(Requests):
+class Waited(Polled):
     """Eight requests: an offer, a listing, an answer, two batches of four candidates, a wait for each side."""
 
-    def __init__(self, base: str, pair: peers.Pair) -> None:
-        super().__init__(base, pair)
-        sides = (("offerer", pair.offerer), ("answerer", pair.answerer))
-        self._batches = [self.post(side, "/answer", candidates=peer.candidates) for side, peer in sides]
-        self._waits = [self.post(side, "/poll", wait=WAIT_S) for side, _ in sides]
-
-    async def _meet(self, ask: Ask, offerer: client.Connection, answerer: client.Connection) -> None:
-        waiting = asyncio.ensure_future(ask(offerer, self._waits[0]))
+    async def meet(self, offerer: Ask, answerer: Ask) -> tuple[dict, dict]:
+        waiting = asyncio.ensure_future(offerer("/poll", wait=WAIT_S))
         await asyncio.sleep(0)  # let it wait before the answer is sent
-        await ask(answerer, self.answer)
-        again = self.post("offerer", "/poll", wait=WAIT_S, since=(await waiting)["cursor"])
-        waiting = asyncio.ensure_future(ask(offerer, again))
-        await ask(answerer, self._batches[1])
+        await answerer("/answer", answer=self.pair.answerer.description)
+        waiting = asyncio.ensure_future(offerer("/poll", wait=WAIT_S, since=(await waiting)["cursor"]))
+        await answerer("/answer", candidates=self.pair.answerer.candidates)
         by_offerer = await waiting
-        await ask(offerer, self._batches[0])
-        self.check(by_offerer, await ask(answerer, self._waits[1]))
+        await offerer("/answer", candidates=self.pair.offerer.candidates)
+        return by_offerer, await answerer("/poll", wait=WAIT_S)
 
 
 class Socketed:
@@ -130,52 +98,46 @@ class Socketed:
 
     def __init__(self, base: str, pair: peers.Pair) -> None:
         self._base, self._pair = base, pair
-        self._upgrades = [(peer.upgrade(base, "/ws"), peer.address) for peer in (pair.offerer, pair.answerer)]
-        sides = {"offerer": pair.offerer, "answerer": pair.answerer}
-        self._offer = _call("offer", topic=pair.topic, info=pair.offerer.identity, offer=pair.offerer.description)
-        self._listing = _call("sessions", topic=pair.topic)
-        self._answer = _call("answer", code=CODE, side="answerer", answer=pair.answerer.description)
-        peers_of = sides.items()
-        self._batches = [_call("answer", code=CODE, side=side, candidates=each.candidates) for side, each in peers_of]
-        self._subscriptions = [_call("subscribe", code=CODE, side=side) for side in sides]
 
     async def opened(self) -> list[sockets.WebSocket]:
-        return [await sockets.open_socket(self._base, *upgrade) for upgrade in self._upgrades]
+        both = (self._pair.offerer, self._pair.answerer)
+        return [await sockets.open_socket(self._base, peer.upgrade(self._base, "/ws"), peer.address) for peer in both]
 
     async def done(self, both: list[sockets.WebSocket]) -> None:
         for socket in both:
             await socket.close()
 
     async def broker(self) -> None:
+        one, other, topic = self._pair.offerer, self._pair.answerer, self._pair.topic
         offerer, answerer = both = await self.opened()
         events: dict[sockets.WebSocket, list[dict]] = {offerer: [], answerer: []}
-        code = b""
 
-        async def ask(socket: sockets.WebSocket, template: bytes) -> dict:
-            socket.send(sockets.frame(template.replace(CODE.encode(), code)))
+        async def ask(socket: sockets.WebSocket, method: str, **params: object) -> dict:
+            socket.send_json({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
             while "id" not in (message := orjson.loads(await socket.next())):
                 events[socket].append(message["params"]["data"])
             if "result" not in message:
                 raise BenchError(f"a server answered {message}")
             return message["result"]
 
-        code = (await ask(offerer, self._offer))["code"].encode()
-        subscriptions = [await ask(offerer, self._subscriptions[0])]
-        listed = (await ask(answerer, self._listing))["sessions"]
-        if [session["offer"] for session in listed] != [self._pair.offerer.description]:
+        code = (await ask(offerer, "offer", topic=topic, info=one.identity, offer=one.description))["code"]
+        by_offerer, by_answerer = {"code": code, "side": "offerer"}, {"code": code, "side": "answerer"}
+        subscriptions = [await ask(offerer, "subscribe", **by_offerer)]
+        listed = (await ask(answerer, "sessions", topic=topic))["sessions"]
+        if [session["offer"] for session in listed] != [one.description]:
             raise BenchError("a server does not list what was offered")
-        await ask(answerer, self._answer)
-        subscriptions.append(await ask(answerer, self._subscriptions[1]))
-        await ask(answerer, self._batches[1])
-        await ask(offerer, self._batches[0])
-        for socket, peer in ((offerer, self._pair.answerer), (answerer, self._pair.offerer)):
+        await ask(answerer, "answer", **by_answerer, answer=other.description)
+        subscriptions.append(await ask(answerer, "subscribe", **by_answerer))
+        await ask(answerer, "answer", **by_answerer, candidates=other.candidates)
+        await ask(offerer, "answer", **by_offerer, candidates=one.candidates)
+        for socket, peer in ((offerer, other), (answerer, one)):
             while len(events[socket]) < 1 + len(peer.candidates):
                 events[socket].append(orjson.loads(await socket.next())["params"]["data"])
             if [data["candidate"] for data in events[socket] if "candidate" in data] != peer.candidates:
                 raise BenchError("a server does not hand over the candidates")
         if self.ends:
             for socket, subscription in zip(both, subscriptions, strict=True):
-                await ask(socket, _call("unsubscribe", **subscription))
+                await ask(socket, "unsubscribe", **subscription)
         await self.done(both)
 
 
@@ -183,18 +145,14 @@ class Kept(Socketed):
     """Nine requests over two WebSockets of an earlier pair, if it is done: the same, and two to unsubscribe."""
 
     ends = True
-    _idle: ClassVar[dict[str, list[list[sockets.WebSocket]]]] = {}
+    _idle: ClassVar[defaultdict[str, list[list[sockets.WebSocket]]]] = defaultdict(list)
 
     async def opened(self) -> list[sockets.WebSocket]:
-        idle = self._idle.setdefault(self._base, [])
+        idle = self._idle[self._base]
         return idle.pop() if idle else await super().opened()
 
     async def done(self, both: list[sockets.WebSocket]) -> None:
         self._idle[self._base].append(both)
-
-
-def _call(method: str, **params: object) -> bytes:
-    return orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
 
 
 # The ways in which pairs meet, and the limit of their cost as a multiple of PeerJS.

@@ -4,52 +4,42 @@ import orjson
 
 from .peers import Pair, Peer
 from .processes import BenchError
-from .sockets import WebSocket, frame, open_socket
+from .sockets import WebSocket, open_socket
 
 
 class Meeting:
-    """The way one pair meets, with prepared messages."""
+    """The way one pair meets: an offer, an answer, and the candidates one by one."""
 
     def __init__(self, base: str, pair: Pair) -> None:
-        self._base = base
-        both = self._offerer, self._answerer = pair.offerer, pair.answerer
-        named = {"connectionId": f"dc_{pair.offerer.token}", "type": "data"}
-        self._upgrades, self._descriptions, self._candidates = {}, {}, {}
-        for kind, peer, other in zip(("OFFER", "ANSWER"), both, reversed(both), strict=True):
-            path = f"/peerjs?key=peerjs&id={peer.identity}&token={peer.token}&version=1.5.5"
-            self._upgrades[peer] = peer.upgrade(base, path)
-            self._descriptions[kind] = _message(kind, {"sdp": orjson.Fragment(peer.description), **named}, other)
-            messages = [{"candidate": orjson.Fragment(candidate), **named} for candidate in peer.candidates]
-            self._candidates[peer] = [_message("CANDIDATE", message, other) for message in messages]
+        self._base, self._pair = base, pair
 
     async def broker(self) -> None:
-        """Broker the pair: an offer, an answer, and the candidates one by one."""
-        answerer = await self._join(self._answerer)
-        offerer = await self._join(self._offerer)
-        offerer.send(self._descriptions["OFFER"])
-        await received(answerer, "OFFER")
-        answerer.send(self._descriptions["ANSWER"])
-        await received(offerer, "ANSWER")
-        for mine, theirs in zip(self._candidates[self._offerer], self._candidates[self._answerer], strict=True):
-            offerer.send(mine)
-            await received(answerer, "CANDIDATE")
-            answerer.send(theirs)
-            await received(offerer, "CANDIDATE")
+        one, other = self._pair.offerer, self._pair.answerer
+        named = {"connectionId": f"dc_{one.token}", "type": "data"}
+        answerer, offerer = await self._join(other), await self._join(one)
+
+        async def send(kind: str, name: str, value: str, *, to_answerer: bool) -> None:
+            sender, receiver, peer = (offerer, answerer, other) if to_answerer else (answerer, offerer, one)
+            payload = {name: orjson.Fragment(value), **named}
+            sender.send_json({"type": kind, "payload": payload, "dst": peer.identity})
+            await received(receiver, kind)
+
+        await send("OFFER", "sdp", one.description, to_answerer=True)
+        await send("ANSWER", "sdp", other.description, to_answerer=False)
+        for mine, theirs in zip(one.candidates, other.candidates, strict=True):
+            await send("CANDIDATE", "candidate", mine, to_answerer=True)
+            await send("CANDIDATE", "candidate", theirs, to_answerer=False)
         await offerer.close()
         await answerer.close()
 
     async def _join(self, peer: Peer) -> WebSocket:
-        opened = await open_socket(self._base, self._upgrades[peer], peer.address)
+        path = f"/peerjs?key=peerjs&id={peer.identity}&token={peer.token}&version=1.5.5"
+        opened = await open_socket(self._base, peer.upgrade(self._base, path), peer.address)
         await received(opened, "OPEN")
         return opened
 
 
-async def received(socket: WebSocket, kind: str) -> dict:
+async def received(socket: WebSocket, kind: str) -> None:
     message = orjson.loads(await socket.next())
     if message["type"] != kind:
         raise BenchError(f"PeerJS sent {message}, which is no {kind}")
-    return message
-
-
-def _message(kind: str, payload: dict, other: Peer) -> bytes:
-    return frame(orjson.dumps({"type": kind, "payload": payload, "dst": other.identity}))
