@@ -55,6 +55,7 @@ class Member:
         self.ready = asyncio.Event()
         self.socket: WebSocket | None = None
         self.tally = crowd.tally_of(number)
+        self._awaited: dict[object, tuple[set, asyncio.Event]] = {}  # of what it has sent: what has not arrived
 
     async def live(self) -> None:
         """Connect, act for a while and disconnect, cleanly or not, until cancelled."""
@@ -121,23 +122,35 @@ class Member:
         except (KeyError, TypeError, ValueError) as error:
             self.tally.wrong.append(f"{self.protocol}: {text!r} is not understood: {error!r}")
 
-    async def arrival(
-        self, what: str, members: "Iterable[Member]", arrived: asyncio.Event, missing: "set[Member] | None" = None
-    ) -> None:
-        """Wait for messages that the members must have received, or responses that they must have sent.
+    def expect(self, key: object, parts: Iterable) -> None:
+        """Begin to wait for all parts of something."""
+        self._awaited[key] = {*parts}, asyncio.Event()
 
-        Their absence is accepted if a connection has ended, or if a server or Redis was unavailable. If `missing` has
-        the members that lack the message, only their connections and that of the sender matter.
+    def arrived(self, key: object, part: object) -> None:
+        missing, arrived = self._awaited.get(key, (set(), asyncio.Event()))
+        missing.discard(part)
+        if not missing:
+            arrived.set()
+
+    async def arrival(self, what: str, key: object, members: "Iterable[Member]", *, each: bool = True) -> None:
+        """Wait for all parts of something, which the members must have received or sent.
+
+        Their absence is accepted if a connection has ended, or if a server or Redis was unavailable. If `each` member
+        is a part, only the connections of the missing ones and that of the sender matter.
         """
         since_s, sockets = time.monotonic(), {member: member.socket for member in members}
         own = self.socket
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ARRIVAL_S):
-                await arrived.wait()
+        missing, arrived = self._awaited[key]
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ARRIVAL_S):
+                    await arrived.wait()
+        finally:
+            del self._awaited[key]
         steady = {member for member, socket in sockets.items() if member.steady(socket, since_s)}
         if arrived.is_set():
             self.crowd.done[f"{self.protocol}: {what}"] += 1
-        elif self.steady(own, since_s) and (missing & steady if missing is not None else len(steady) == len(sockets)):
+        elif self.steady(own, since_s) and (missing & steady if each else len(steady) == len(sockets)):
             self.tally.wrong.append(f"{self.protocol}: never within {ARRIVAL_S:g} s: {what}")
         else:
             self.tally.excused[self.protocol] += 1
@@ -156,7 +169,6 @@ class PeerJs(Member):
     def __init__(self, crowd: Crowd, number: int) -> None:
         super().__init__(crowd, number)
         self.group = 0
-        self._answered: dict[int, asyncio.Event] = {}
 
     @property
     def path(self) -> str:
@@ -171,13 +183,10 @@ class PeerJs(Member):
         if other is self or not other.ready.is_set():
             return
         number = next(self.crowd.numbers)
-        answered = self._answered[number] = asyncio.Event()
+        self.expect(number, [f"peer-{other.number}"])
         payload = {"number": number, "sdp": {"type": "offer", "sdp": SDP}}
         self.send({"type": "OFFER", "dst": f"peer-{other.number}", "payload": payload})
-        try:
-            await self.arrival("offers answered", [self, other], answered)
-        finally:
-            del self._answered[number]
+        await self.arrival("offers answered", number, [self, other], each=False)
 
     def received(self, message: dict) -> None:
         kind = message["type"]
@@ -188,8 +197,7 @@ class PeerJs(Member):
             payload = {"number": message["payload"]["number"], "sdp": {"type": "answer", "sdp": SDP}}
             self.send({"type": "ANSWER", "dst": message["src"], "payload": payload})
         elif kind == "ANSWER":
-            if (answered := self._answered.get(message["payload"]["number"])) is not None:
-                answered.set()
+            self.arrived(message["payload"]["number"], message["src"])
         elif kind != "EXPIRE":  # the other peer has left
             raise ValueError(kind)
 
@@ -197,73 +205,53 @@ class PeerJs(Member):
 class YPeer(Member):
     """A client of y-webrtc. Everything that it publishes must reach all members of its room."""
 
-    protocol = "y-webrtc"
-    path = "/y-webrtc"
+    protocol, path, field = "y-webrtc", "/y-webrtc", "data"
 
     def __init__(self, crowd: Crowd, number: int) -> None:
         super().__init__(crowd, number)
         self._room = f"room-{self.group}"
         self._heard: set[int] = set()
-        self._missing: dict[int, tuple[set[Member], asyncio.Event]] = {}  # by publication: members without it
 
     def begin(self) -> None:
         self._heard.clear()
-        self.send(self.subscription())
+        self.send({"type": "subscribe"} | self.subscribed())
         self.send({"type": "ping"})
 
-    def subscription(self) -> dict:
-        return {"type": "subscribe", "topics": [self._room]}
-
-    def publication(self, data: dict) -> dict:
-        return {"type": "publish", "topic": self._room, "data": data}
-
-    def data_of(self, message: dict) -> dict:
-        # The server of the publisher counts itself, and connections whose end it has not noticed yet.
-        self.tally.must(1 <= message["clients"] <= 2 * GROUP, f"y-webrtc: {message['clients']} clients in a room")
-        return message["data"]
+    def subscribed(self) -> dict:
+        return {"topics": [self._room]}
 
     async def act(self) -> None:
         members = [member for member in self.crowd.groups[type(self), self.group] if member.ready.is_set()]
         number = next(self.crowd.numbers)
-        missing, arrived = self._missing[number] = {*members}, asyncio.Event()
-        self.send(self.publication({"by": self.number, "number": number, "signal": SDP}))
-        try:
-            await self.arrival("messages at all members", members, arrived, missing)
-        finally:
-            del self._missing[number]
+        self.expect(number, members)
+        data = {"by": self.number, "number": number, "signal": SDP}
+        self.send({"type": "publish", "topic": self._room, self.field: data})
+        await self.arrival("messages at all members", number, members)
 
     def received(self, message: dict) -> None:
         if message.get("type") == "pong":
             self.ready.set()
             return
         self.tally.must(message["topic"] == self._room, f"{self.protocol}: a message of another room arrived")
-        data = self.data_of(message)
+        if self.field == "data":
+            # The server of the publisher counts itself, and connections whose end it has not noticed yet.
+            clients = message["clients"]
+            self.tally.must(1 <= clients <= 2 * GROUP, f"y-webrtc: {clients} clients in a room")
+        data = message[self.field]
         publishers = self.crowd.groups[type(self), self.group]
         publisher = next(member for member in publishers if member.number == data["by"])
         self.tally.must(data["number"] not in self._heard, f"{self.protocol}: a message arrived twice")
         self._heard.add(data["number"])
-        publisher.arrived_at(self, data["number"])
-
-    def arrived_at(self, member: Member, number: int) -> None:
-        missing, arrived = self._missing.get(number, (set(), asyncio.Event()))
-        missing.discard(member)
-        if not missing:
-            arrived.set()
+        publisher.arrived(data["number"], self)
 
 
 class RelayPeer(YPeer):
     """A client of trystero's ws-relay."""
 
-    protocol = "ws-relay"
+    protocol, field = "ws-relay", "payload"
 
-    def subscription(self) -> dict:
-        return {"type": "subscribe", "topic": self._room}
-
-    def publication(self, data: dict) -> dict:
-        return {"type": "publish", "topic": self._room, "payload": data}
-
-    def data_of(self, message: dict) -> dict:
-        return message["payload"]
+    def subscribed(self) -> dict:
+        return {"topic": self._room}
 
 
 class Torrent(Member):
@@ -274,10 +262,6 @@ class Torrent(Member):
     def __init__(self, crowd: Crowd, number: int) -> None:
         super().__init__(crowd, number)
         self._hash = f"{self.group:020}"
-        self._responded: asyncio.Event | None = None
-        self._unanswered: dict[str, None] = {}
-        self._answered = asyncio.Event()
-        self._counted = 0
 
     @property
     def path(self) -> str:
@@ -293,19 +277,18 @@ class Torrent(Member):
         swarm = self.crowd.groups[Torrent, self.group]
         if not all(member.ready.is_set() for member in swarm):
             return  # offers to a member that has just left get no answer
-        if self.rng.random() < 0.2:
-            responded = self._responded = asyncio.Event()
+        scrapes = self.rng.random() < 0.2
+        self.expect("response", [len(swarm)])
+        if scrapes:
             self.send({"action": "scrape", "info_hash": self._hash})
-            await self.arrival("responses with all members", swarm, responded)
-            return
-        ids = [f"{next(self.crowd.numbers):020}" for _ in range(min(OFFERS, len(swarm) - 1))]
-        self._unanswered, self._answered = dict.fromkeys(ids), asyncio.Event()
-        responded = self._responded = asyncio.Event()
-        offers = [{"offer": {"type": "offer", "sdp": SDP}, "offer_id": offer_id} for offer_id in ids]
-        self._announce(left=self.number % 2, numwant=OFFERS, offers=offers)
-        answered = self._answered
-        await self.arrival("responses with all members", swarm, responded)
-        await self.arrival("offers answered", swarm, answered)
+        else:
+            ids = [f"{next(self.crowd.numbers):020}" for _ in range(min(OFFERS, len(swarm) - 1))]
+            self.expect("offers", ids)
+            offers = [{"offer": {"type": "offer", "sdp": SDP}, "offer_id": offer_id} for offer_id in ids]
+            self._announce(left=self.number % 2, numwant=OFFERS, offers=offers)
+        await self.arrival("responses with all members", "response", swarm, each=False)
+        if not scrapes:
+            await self.arrival("offers answered", "offers", swarm, each=False)
 
     def received(self, message: dict) -> None:
         if "failure reason" in message:
@@ -318,14 +301,10 @@ class Torrent(Member):
             answer = {"type": "answer", "sdp": SDP}
             self._announce(answer=answer, offer_id=message["offer_id"], to_peer_id=message["peer_id"])
         elif "answer" in message:
-            self._unanswered.pop(message["offer_id"], None)
-            if not self._unanswered:
-                self._answered.set()
+            self.arrived("offers", message["offer_id"])
         else:
-            members = message["complete"] + message["incomplete"]
             self.ready.set()
-            if self._responded is not None and members == len(self.crowd.groups[Torrent, self.group]):
-                self._responded.set()
+            self.arrived("response", message["complete"] + message["incomplete"])
 
 
 KINDS = {PeerJs: 0.2, YPeer: 0.12, RelayPeer: 0.08, Torrent: 0.2}
