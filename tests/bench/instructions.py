@@ -46,21 +46,13 @@ Perform = Callable[[int], Coroutine[None, None, object]]
 
 @dataclass
 class Operation:
-    """An operation whose instructions are counted.
-
-    Attributes:
-        name: its name in the table.
-        most: the maximum number of instructions, in thousands.
-        prepare: returns a context that yields a function, which performs the operation with a number.
-        times: a divisor of the repetitions.
-        options: further options of the server.
-    """
+    """An operation whose instructions are counted."""
 
     name: str
-    most: float
-    prepare: Callable[[str], AbstractAsyncContextManager[Perform]]
-    times: int = 1
-    options: Mapping[str, object] = field(default_factory=dict)
+    most: float  # thousands of instructions
+    prepare: Callable[[str], AbstractAsyncContextManager[Perform]]  # yields what performs it with a number
+    times: int = 1  # a divisor of the repetitions
+    options: Mapping[str, object] = field(default_factory=dict)  # of the server
 
 
 def peer_of(number: int) -> peers.Peer:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import tornado
@@ -65,14 +65,9 @@ OPERATIONS: dict[str, Callable[[str], AbstractAsyncContextManager[Perform]]] = {
 
 
 class Counter:
-    """Counts opcodes of the server by function: of the package and of Tornado, and of all that these call."""
+    """Counts opcodes of the server: of the package and of Tornado, and of all that these call."""
 
-    def __init__(self) -> None:
-        self.by_code: dict[CodeType, int] = {}
-
-    @property
-    def total(self) -> int:
-        return sum(self.by_code.values())
+    count = 0
 
     def trace(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
         path, caller = frame.f_code.co_filename, frame.f_back
@@ -85,26 +80,26 @@ class Counter:
 
     def _opcode(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
         if event == "opcode":
-            self.by_code[frame.f_code] = self.by_code.get(frame.f_code, 0) + 1
+            self.count += 1
         return self._opcode
 
 
-async def count(base: str, prepare: Callable[[str], AbstractAsyncContextManager[Perform]]) -> list[Counter]:
-    """Return the counters of an operation, one for each repetition, the fewest opcodes first."""
-    counters = []
+async def count(base: str, prepare: Callable[[str], AbstractAsyncContextManager[Perform]]) -> int:
+    counts = []
     async with prepare(base) as perform:
         for number in range(WARM + COUNTED):
-            counters.append(Counter())
-            sys.settrace(counters[-1].trace)
+            counter = Counter()
+            sys.settrace(counter.trace)
             try:
                 await perform(number)
                 await asyncio.sleep(SETTLED_S)
             finally:
                 sys.settrace(None)
-    return sorted(counters[WARM:], key=lambda counter: counter.total)
+            counts.append(counter.count)
+    return min(counts[WARM:])
 
 
-async def count_all(directory: Path, names: list[str]) -> dict[str, list[Counter]]:
+async def count_all(directory: Path, names: list[str]) -> dict[str, int]:
     options = {"port": 0, "data_dir": directory, "durability": "os"}
     settings = Settings(**options, unlimited_addresses=(), rate_per_address=1_000_000)
     lifecycle, stages = Lifecycle(), Stages()
@@ -122,8 +117,7 @@ def main() -> None:
     """Print the counts of the operations in the arguments, or of all."""
     names = sys.argv[1:] or list(OPERATIONS)
     with tempfile.TemporaryDirectory() as directory:
-        counters = uvloop.run(count_all(Path(directory, "db"), names))
-    table = {name: each[0].total for name, each in counters.items()}
+        table = uvloop.run(count_all(Path(directory, "db"), names))
     recorded: dict[str, dict[str, float]] = json.loads(TABLE.read_text())
     print(json.dumps(recorded | {PYTHON: table}, indent=2))
 

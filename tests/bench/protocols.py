@@ -129,25 +129,15 @@ async def announce(base: str) -> Turn:
 
 @dataclass
 class Protocol:
-    """A protocol to measure.
-
-    Attributes:
-        operation: the name of the operation.
-        count: the number of operations of a turn, in a full run.
-        most: the target, as a ratio to the original.
-        original: returns the original server, given the folder of its log.
-        prepare: returns a function that runs a turn.
-        idle_path: the path of an idle connection, with its number.
-        idle: the first message of an idle connection.
-    """
+    """A protocol to measure."""
 
     operation: str
-    count: int
-    most: float
-    original: Callable[[Path], Server]
+    count: int  # of operations of a turn, in a full run
+    most: float  # the target, as a ratio to the original
+    original: Callable[[Path], Server]  # given the folder of its log
     prepare: Callable[[str], Awaitable[Turn]]
-    idle_path: str
-    idle: Callable[[int], dict] | None
+    idle_path: str  # of an idle connection, with its number
+    idle: Callable[[int], dict] | None  # its first message
 
 
 def described() -> dict[str, Protocol]:

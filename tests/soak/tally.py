@@ -10,11 +10,7 @@ class Broken(Exception):
 
 
 class Outages:
-    """The times at which something was unavailable, by `time.monotonic`.
-
-    Args:
-        parts: outages that also count as outages of this.
-    """
+    """The times at which something was unavailable, by `time.monotonic`. Those of its parts also count."""
 
     def __init__(self, *parts: "Outages") -> None:
         self._parts = parts
@@ -34,26 +30,16 @@ class Outages:
 
 
 class Tally:
-    """The results of all requests to a server at a port that stays the same across restarts.
-
-    Attributes:
-        port: the port.
-        outages: the restarts of the server. They break its connections.
-        node_outages: the outages of its Redis. They break no connections of clients.
-        answers: responses by status.
-        excused: failures caused by an outage, by protocol.
-        wrong: unexpected events, as sentences.
-        latencies_s: latencies of requests that do not long-poll, since they were last read.
-    """
+    """The results of all requests to a server at a port that stays the same across restarts."""
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.outages = Outages()
-        self.node_outages = Outages()
-        self.answers: Counter[int] = Counter()
-        self.excused: Counter[str] = Counter()
-        self.wrong: list[str] = []
-        self.latencies_s: list[float] = []
+        self.outages = Outages()  # the restarts, which break connections
+        self.node_outages = Outages()  # those of its Redis, which break no connections of clients
+        self.answers: Counter[int] = Counter()  # by status
+        self.excused: Counter[str] = Counter()  # failures caused by an outage, by protocol
+        self.wrong: list[str] = []  # unexpected events, as sentences
+        self.latencies_s: list[float] = []  # of requests that do not wait, since they were last read
 
     def of(self, port: int, outages: Outages) -> "Tally":
         other = copy.copy(self)

@@ -8,17 +8,11 @@ WARM_SHARE = 0.25  # of the samples. Caches are full after them
 
 
 class Rules(NamedTuple):
-    """The figures and the actions that a run needs.
+    """The figures and the actions that a run needs."""
 
-    Attributes:
-        judged_s: the shortest time with samples in which growth is judged.
-        most: for each figure its limit in the last third: a factor of the first third, plus a constant.
-        done: actions that must have succeeded. Otherwise the run proves nothing.
-    """
-
-    judged_s: float
-    most: dict[str, tuple[float, float]]
-    done: set[str]
+    judged_s: float  # the shortest time with samples in which growth is judged
+    most: dict[str, tuple[float, float]]  # limits in the last third: a factor of the first third, plus a constant
+    done: set[str]  # actions that must have succeeded. Otherwise the run proves nothing
 
 
 EVERYWHERE = {"answer", "candidate", "found at the end", "listing", "offer", "poll", "wait"}

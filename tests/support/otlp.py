@@ -12,16 +12,7 @@ ERROR = 2
 
 
 class Exported:
-    """One received span.
-
-    Attributes:
-        name, kind: as sent.
-        attributes, resource: the attributes of the span and of its process.
-        trace_id, span_id, parent_id: in hexadecimal digits. `parent_id` is empty for a root.
-        seconds: its duration.
-        began_s: its start in Unix seconds.
-        failed: whether its status is an error.
-    """
+    """One received span. Ids are hexadecimal digits, and `parent_id` is empty for a root. It began in Unix seconds."""
 
     def __init__(self, span, resource):
         self.name, self.kind = span.name, KINDS[span.kind]
@@ -56,13 +47,7 @@ class Collecting(Responding):
 
 
 class Collector(Backend):
-    """A collector, as a context manager.
-
-    Attributes:
-        url: its address.
-        spans: the received spans, in order.
-        bodies: the bodies of the accepted requests, not compressed.
-    """
+    """A collector, as a context manager. `bodies` are those of accepted requests, not compressed."""
 
     handler, behaviour = Collecting, staticmethod(responding(b""))
 

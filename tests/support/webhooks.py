@@ -45,14 +45,9 @@ class Receiving(Responding):
 
 
 class Receiver(Backend):
-    """A receiver, as a context manager.
+    """A receiver that expects a secret, as a context manager. Path and query of its URL must stay out of the log.
 
-    Attributes:
-        url: its URL. The path and query must arrive, and stay out of the log.
-        secret: the secret that it expects.
-        times: when the requests came, in seconds of the monotonic clock.
-        bodies, contents, events: those of the accepted requests.
-        problems: errors of signatures.
+    `times` has when requests came, by the monotonic clock. `bodies`, `contents` and `events` are of accepted ones.
     """
 
     handler, behaviour = Receiving, staticmethod(status(204))
