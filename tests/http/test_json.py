@@ -1,4 +1,4 @@
-"""JSON at the edges of RFC 8259: as bodies, as messages of the WebSocket API, and as payloads of protocols."""
+"""JSON at the edges of RFC 8259 as payloads of protocols. Bodies and messages of the API have unit tests."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,6 @@ import math
 
 import pytest
 from support.json_vectors import messages
-from support.nostr import make_event
 from support.service import ORIGIN
 from websockets.asyncio.client import connect
 
@@ -50,31 +49,6 @@ def finite(text):
     """Return a number, or None if it is infinite as a double. The protocols deliver null in its place."""
     value = float(text)
     return value if math.isfinite(value) else None
-
-
-@pytest.mark.parametrize("unusual", [False, True])
-async def test_websocket_message_is_answered_or_refused_as_no_json(unusual, service):
-    async with open_socket(service, "/ws") as socket:
-        template = b'{"jsonrpc":"2.0","id":1,"method":"version","params":{"x":%b}}'
-        for message, value in messages(template, unusual=unusual):
-            if not is_text(message):
-                continue
-            await socket.send(message, text=True)
-            response = json.loads(await asyncio.wait_for(socket.recv(), BOUND_S))
-            error = response.get("error", {}).get("code")
-            assert (response["id"], error) == ((1, None) if value else (None, -32700)), message[:99]
-
-
-@pytest.mark.parametrize("unusual", [False, True])
-async def test_event_of_nostr_is_accepted_if_it_is_json(unusual, service):
-    event = make_event()
-    template = json.dumps(["EVENT", event]).encode().replace(b"}]", b',"more":%b}]')
-    async with open_socket(service, "/nostr") as socket:
-        for message, value in messages(template, unusual=unusual):
-            await socket.send(message, text=is_text(message))
-            response = json.loads(await asyncio.wait_for(socket.recv(), BOUND_S))
-            expected = ["OK", event["id"], True, ""] if value else ["NOTICE", "invalid: not JSON"]
-            assert response == expected, message[:99]
 
 
 @pytest.mark.parametrize("unusual", [False, True])

@@ -1,9 +1,5 @@
-"""WebSocket frames of a client, valid and invalid, and how a server handles them (RFC 6455, 5 and 7).
+"""WebSocket frames of a client, valid and invalid, and how a server handles them (RFC 6455, 5 and 7)."""
 
-The messages are JSON-RPC requests and messages of y-webrtc at once, so that both endpoints answer each with its text.
-"""
-
-import json
 from typing import NamedTuple
 
 TEXT, BINARY, CONT, CLOSE, PING, PONG = 1, 2, 0, 8, 9, 10
@@ -49,12 +45,6 @@ def frame(kind: int, data: bytes = b"", *, key: bytes = b"\x37\xfa\x21\x3d", rsv
     return head + (size.to_bytes(form) if form else b"") + key + masked
 
 
-def message(size: int = 0, text: str = "x") -> bytes:
-    """Return a message of at least `size` bytes."""
-    fields = {"jsonrpc": "2.0", "id": text, "method": "x", "type": "publish", "topic": "t", "data": text}
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode().ljust(size)
-
-
 def whole(data: bytes, kind: int = TEXT, **options) -> Vector:
     return Vector(frame(kind, data, **options), (data,), binary=kind == BINARY)
 
@@ -78,8 +68,8 @@ def halves(data: bytes, at: int) -> tuple[bytes, bytes]:
     return data[:at], data[at:]
 
 
-SHORT = message()
-WIDE = message(text="ä€😀")  # characters of two, three and four bytes
+SHORT = b"a message"
+WIDE = "text ä€😀".encode()  # characters of two, three and four bytes
 _AT = WIDE.index("ä".encode())
 # Overlong forms, a surrogate, a code point beyond the last, lone and missing continuations, bytes of no character.
 NOT_UTF8 = [b"\xc0\xaf", b"\xe0\x80\xaf", b"\xf0\x80\x80\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80"]
@@ -88,12 +78,12 @@ PING_125 = frame(PING, b"p" * 125)
 
 VECTORS = {
     # Lengths
-    **{f"{size} bytes": whole(message(size)) for size in (125, 126, 127, 65_535, 65_536, MAX_BYTES)},
+    **{f"{size} bytes": whole(b"x" * size) for size in (125, 126, 127, 65_535, 65_536, MAX_BYTES)},
     "no bytes": whole(b""),
     "a byte": whole(b"1"),
-    **{f"{size} bytes, length of 8": refused(frame(TEXT, message(size), form=8)) for size in (126, 65_535)},
+    **{f"{size} bytes, length of 8": refused(frame(TEXT, b"x" * size, form=8)) for size in (126, 65_535)},
     **{f"no bytes, length of {form}": refused(frame(TEXT, b"", form=form)) for form in (2, 8)},
-    **{f"125 bytes, length of {form}": refused(frame(TEXT, message(125), form=form)) for form in (2, 8)},
+    **{f"125 bytes, length of {form}": refused(frame(TEXT, b"x" * 125, form=form)) for form in (2, 8)},
     "a byte too many": refused(frame(TEXT, b"x" * (MAX_BYTES + 1)), 1009),
     "a length too great": refused(b"\x81\xff" + (MAX_BYTES + 1).to_bytes(8) + b"mask", 1009),
     "the greatest length": refused(b"\x81\xff" + (2**63 - 1).to_bytes(8) + b"mask", 1009),
@@ -108,7 +98,7 @@ VECTORS = {
     "a byte each": split(*(SHORT[at : at + 1] for at in range(len(SHORT)))),
     "pings between": split(*halves(SHORT, 7), b"", between=frame(PING, b"!"), pings=(b"!",)),
     "pongs between": split(*halves(SHORT, 7), b"", between=frame(PONG, b"!") + frame(PONG)),
-    "fragments of the greatest size": split(*halves(message(MAX_BYTES), 65_536)),
+    "fragments of the greatest size": split(*halves(b"x" * MAX_BYTES, 65_536)),
     "fragments too large": refused(frame(TEXT | MORE, b"x" * MAX_BYTES) + frame(CONT, b"x"), 1009),
     "continuation of nothing": refused(frame(CONT, b"x")),
     "fragment of nothing": refused(frame(CONT | MORE, b"x")),
@@ -141,7 +131,7 @@ VECTORS = {
     # UTF-8
     **{f"UTF-8 split at {at}": split(*halves(WIDE, _AT + at)) for at in range(10)},
     "UTF-8, pings between": split(*halves(WIDE, _AT + 6), between=PING_125, pings=(b"p" * 125,)),
-    "noncharacters": whole(message(text="\ufffe\uffff\U0010ffff\0")),
+    "noncharacters": whole("\ufffe\uffff\U0010ffff\0".encode()),
     **{f"not UTF-8: {some.hex()}": refused(frame(TEXT, some), 1007) for some in NOT_UTF8},
     **{f"not UTF-8, in fragments: {some.hex()}": refused(split(*halves(some, 1)).sent, 1007) for some in NOT_UTF8[3:5]},
 }  # fmt: skip

@@ -40,9 +40,9 @@ def cut(data, rng):
         at += size
 
 
-def parse(pieces, max_bytes=MAX_BYTES):
+def parse(pieces, binary=True):
     """Return the messages, the data of pings, and the code of the close frame to be sent."""
-    reader, events = FrameReader(max_bytes, binary=True), []
+    reader, events = FrameReader(MAX_BYTES, binary=binary), []
     try:
         for piece in pieces:
             if (text := reader.read_text(piece)) is not None:
@@ -88,6 +88,15 @@ def is_utf8(data):
         return bool(data.decode()) or True
     except UnicodeDecodeError:
         return False
+
+
+def test_vectors_are_parsed_as_they_say():
+    for name, vector in VECTORS.items():
+        pings = [(PING, data) for data in vector.pings]
+        messages = [(BINARY if vector.binary else TEXT, data) for data in vector.messages]
+        assert parse([vector.sent]) == [*pings, *messages, *([vector.code] if vector.code else [])], name
+        if vector.binary:
+            assert parse([vector.sent], binary=False)[-1] == 1003, name
 
 
 SEEDS = [seed if seed == 0 else pytest.param(seed, marks=pytest.mark.weekly) for seed in range(31)]
