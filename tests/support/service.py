@@ -261,6 +261,8 @@ class Service:
         assert response is not None, "no response"
         if port is None:
             check_every_response(response, method)
+            of_listed = self.settings.allowed_origins is not None and allowed_origin(response) is not None
+            assert credentials(response) == ("true" if of_listed else None)
         check_documented(response, method, target)
         return response
 
@@ -335,6 +337,13 @@ def check_documented(response, method, target):
 
 def allowed_origin(response):
     values = response.headers.get_list("Access-Control-Allow-Origin")
+    assert len(values) <= 1
+    return values[0] if values else None
+
+
+def credentials(response):
+    """Return Access-Control-Allow-Credentials, which occurs at most once."""
+    values = response.headers.get_list("Access-Control-Allow-Credentials")
     assert len(values) <= 1
     return values[0] if values else None
 
