@@ -67,18 +67,16 @@ def test_check_lists_all_problems(data):
     assert f"{data} is not sound (listed above: 3); move it away to start empty\n" in ended.stderr
 
 
-@pytest.mark.parametrize("way", ["flag", "environment"])
-def test_damaged_directory_is_moved_aside_by_serve_and_not_by_check(way, data, start, tmp_path):
+def test_damaged_directory_is_moved_aside_by_serve_and_not_by_check(data, start, tmp_path):
     spoil_tables(data)
-    arguments = ["--data-dir", data, *(["--start-empty-if-damaged"] if way == "flag" else [])]
-    variables = {"TORNADO_SIGNAL_START_EMPTY_IF_DAMAGED": "true"} if way == "environment" else {}
-    checked = run("serve", "--check", "--port", 0, *arguments, **variables)
+    arguments = ("--data-dir", data, "--start-empty-if-damaged")
+    checked = run("serve", "--check", "--port", 0, *arguments)
     assert checked.returncode == 0
     assert "is damaged" in checked.stderr
     assert "the server will move it aside and start empty" in checked.stderr
     assert "move the directory away" not in checked.stderr
     assert names(tmp_path) == ["data"]
-    server = start(*arguments, **variables)
+    server = start(*arguments)
     code = server.offer()
     assert server.codes() == [code]
     assert server.call("/topics")[1]["pagination"]["total"] == 1
@@ -88,7 +86,7 @@ def test_damaged_directory_is_moved_aside_by_serve_and_not_by_check(way, data, s
     assert f"it is kept in {tmp_path / kept}, and the service starts empty" in line
     assert f"{data} is sound\n" == run_ok("check", "--data-dir", data)
     assert "is damaged" in run("serve", "--check", "--port", 0, "--data-dir", tmp_path / kept).stderr
-    again = start(*arguments, **variables)
+    again = start(*arguments)
     assert again.codes() == [code]
     assert again.stop() == 0
 

@@ -27,7 +27,6 @@ IDLE_CPU_S = 0.5  # of one second, also for a busy machine; a loop that spins ta
 
 
 def allow(server, files):
-    """Change how many files a server may have open from now on."""
     _, hard = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (files, hard))
 
@@ -41,7 +40,6 @@ def connect(server):
 
 
 def post(connection, path, **body):
-    """Status, headers and JSON."""
     send(connection, path, **body)
     return answer(connection)
 
@@ -143,33 +141,6 @@ def test_exhausted_descriptors_keep_serving_open_connections(start):
         clients = [ends.enter_context(connect(server)) for _ in range(ROOM // 2)]
         assert {post(each, "/lobby/offer", info="i", offer="o")[0] for each in clients} == {200}
     assert server.stop() == 0
-
-
-def test_exhausted_descriptors_of_the_store_refuse_offers(start):
-    server = start("--admin-port", 0)
-    kept, refused = {}, 0
-    with connect(server) as client:
-        post(client, "/lobby/offer", info="i", offer="first")
-        allow(server, descriptors(server))  # LevelDB cannot open its next file
-        deadline_s = time.monotonic() + BOUND_S
-        while refused < 3:
-            assert time.monotonic() < deadline_s
-            offer = f"{len(kept)} {OFFER}"
-            status, headers, found = post(client, "/lobby/offer", info="i", offer=offer)
-            if status == 200:
-                kept[found["code"]] = offer
-            else:
-                check_refusal(status, headers, found)
-                refused += 1
-        allow(server, DESCRIPTORS_KEPT)
-        until(lambda: server.ask_admin("/readyz")[0] == 200)
-        for code, offer in kept.items():
-            status, _, found = post(client, "/poll", code=code, side="answerer")
-            assert (status, found["offer"]) == (200, offer)
-        assert post(client, "/lobby/offer", info="i", offer="last")[0] == 200
-    assert len(kept) > 10
-    assert server.stop() == 0
-    assert any("refusing requests until it is reopened" in line for line in server.log)
 
 
 # Too little memory for what clients send

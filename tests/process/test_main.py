@@ -1,11 +1,10 @@
 """The command line: what it prints, and how every way to end becomes an exit status."""
 
-import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.backend import Backend, responding
 from support.command import CLIENT, COMMAND, call, environment, run
 from support.redis_servers import free_port
 
@@ -107,17 +106,10 @@ def test_server_is_found_by_its_settings_without_proxies(settings, start, pair, 
     ],
 )
 def test_other_responses_are_exit_status_1_with_one_sentence(status, body, reason):
-    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as thread:
-
-        def answer():
-            connection, _ = listening.accept()
-            with connection:
-                assert connection.recv(1 << 16).startswith(b"GET /health HTTP/1.1\r\n")
-                connection.sendall(b"HTTP/1.0 %d x\r\n\r\n%b" % (status, body))
-
-        answered = thread.submit(answer)
-        done = call("health", "--port", listening.getsockname()[1])
-        answered.result()
+    with Backend() as other:
+        other.behaviour = responding(body, status)
+        done = call("health", "--port", other.server_port)
+    assert [request.target for request in other.requests] == ["/health"]
     assert (done.returncode, done.stdout) == (1, "")
     assert reason in done.stderr
     assert done.stderr.count("\n") == 1

@@ -1,10 +1,8 @@
 """Unix sockets: their files made, replaced, refused and removed, and everything served over them."""
 
-import asyncio
 import contextlib
 import errno
 import http.client
-import ipaddress
 import json
 import os
 import socket
@@ -12,13 +10,9 @@ import stat
 
 import pytest
 from support.command import BOUND_S, ORIGIN, call
-from support.service import WHO
 
 from tornado_signal.errors import OperatorError
-from tornado_signal.http.error_responses import make_error_responder
 from tornado_signal.system.sockets import UnixSocket, bind_sockets, open_sockets, url
-from tornado_signal.transport import Server as Listener
-from tornado_signal.transport import ServerState
 
 
 @pytest.fixture
@@ -282,39 +276,3 @@ def test_unix_socket_beside_a_port_serves_all_operations(start, path, connect):
     assert any(line.endswith("listening on unix:signal.sock\n") for line in server.log)
     # The refusal of the large offer is logged if a check of refusals falls into the test.
     assert [line for line in server.log if " INFO " not in line and "--max-body-bytes" not in line] == []
-
-
-@pytest.mark.parametrize(
-    ("trusted", "client", "own"),
-    [
-        ((), "unix", "http://signal.example"),
-        ((ipaddress.ip_network("0.0.0.0/0"),), "unix", "http://signal.example"),
-        (("unix",), "198.51.100.7", "https://app.example"),
-        ((ipaddress.ip_network("198.51.100.0/24"), "unix"), "192.0.2.1", "https://app.example"),
-    ],
-)
-async def test_forwarded_headers_over_unix_sockets_require_trust(
-    trusted, client, own, start_service, open_one, connect
-):
-    service = await start_service(trusted_proxies=trusted)
-    service.application.routes["/who"] = WHO
-    shared = service.shared
-    listener = Listener(ServerState(service.application, make_error_responder(shared.log), shared.limits))
-    await listener.start([open_one()])
-    said = {
-        "X-Forwarded-For": "192.0.2.1, 198.51.100.7",
-        "X-Forwarded-Proto": "https",
-        "X-Forwarded-Host": "app.example",
-        "Sec-Fetch-Site": "same-origin",
-    }
-
-    def ask():
-        connection = connect()
-        found = connection.call("/who", **said)
-        connection.request("GET", "/topics", headers=said)
-        with connection.getresponse() as response:
-            return found, response.headers["Access-Control-Allow-Origin"]
-
-    answered = await asyncio.get_running_loop().run_in_executor(None, ask)
-    assert answered == ((200, {"client": client}), own)
-    await listener.close(1.0)
