@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -17,7 +16,7 @@ from support.scraping import Scrape, scrape
 from support.service import declared, request
 from support.sse import Stream
 from support.traffic import SECRETS, offer, traffic
-from support.waiting import until
+from support.waiting import output, run_command, until
 
 from tornado_signal.operator import exposition
 from tornado_signal.system.lifecycle import DRAINING, LEAVING
@@ -111,14 +110,11 @@ def test_allowed_origins_are_separate_labels_until_removed(server, tmp_path):
 def test_promtool_accepts_the_metrics(after_traffic):
     _, _, found = after_traffic
     for text, good in ((found.text, True), ("# TYPE requests counter\nrequests 1\n", False)):
-        done = subprocess.run(
-            ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=BOUND_S, check=False
-        )
+        done = run_command("promtool", "check", "metrics", input=text, stdin=None)
         assert ((done.returncode, done.stdout + done.stderr) == (0, "")) == good, done.stdout + done.stderr
 
 
 def check_process(values, since_s):
-    """Prove that the numbers that Prometheus' clients have of each process are those of one that began since then."""
     assert 2 < values["process_open_fds"] < values["process_max_fds"]
     assert values["process_resident_memory_bytes"] > 10_000_000
     assert since_s <= values["process_start_time_seconds"] <= time.time() + 1
@@ -160,10 +156,8 @@ def test_process_metrics_work_with_a_restricted_proc():
     # An ordinary user can mount it only in its own PID namespace.
     own = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rmpf"]
     script = 'mount -t proc -o subset=pid proc /proc && exec "$0" -c "$1"'
-    done = subprocess.run(
-        [*own, "bash", "-c", script, sys.executable, code], stdout=subprocess.PIPE, timeout=BOUND_S, check=True
-    )
-    check_process(json.loads(done.stdout), time.time() - BOUND_S)
+    said = output(run_command(*own, "bash", "-c", script, sys.executable, code))
+    check_process(json.loads(said), time.time() - BOUND_S)
 
 
 async def scraped(service):
@@ -232,15 +226,3 @@ async def test_unready_server_shows_the_reason(part, service):
     assert {"store": "database", DRAINING: "draining"}.get(part, "") in ready.json["reason"]
     reasons = {"store": {("the database is being reopened", "503"): 1}, DRAINING: {("draining", "503"): 1}}
     assert (status, found.all("refusals")) == (503 if part in reasons else 200, reasons.get(part, {}))
-
-
-async def test_changes_in_one_write_are_counted_by_kind(service, monkeypatch):
-    async with contextlib.AsyncExitStack() as stack:
-        connections = [await stack.enter_async_context(service.connect()) for _ in range(20)]
-        for connection in connections:
-            await connection.send(request("POST", "/lobby/offer", {"info": "i", "offer": "o"}))
-        for connection in connections:
-            assert (await connection.receive()).status == 200
-    _, writes, changes = (await scraped(service)).histogram("store_write_changes")
-    assert changes == 20
-    assert 1 <= writes < 20

@@ -14,7 +14,7 @@ import time
 import pytest
 from support import writers
 from support.command import BOUND_S, ORIGIN, Server, run
-from support.disks import fill_up, injected
+from support.disks import fill_up
 from support.maintenance import run_ok
 from support.scraping import scrape
 from support.waiting import until
@@ -128,21 +128,6 @@ def test_nothing_acknowledged_is_lost_over_three_full_disks(durability, small_di
     assert peers.wrong == []
     known, _ = writers.compare_stopped(small_disk / "data", peers.sessions)
     assert known > 3 * 50 / 8
-
-
-@pytest.mark.needs("strace")
-def test_failed_sync_refuses_writes(start):
-    server = start("--admin-port", 0)
-    publisher = Publisher(server, **FAILING)
-    publisher.more(5)
-    with injected(server.process, "error=EIO"):
-        publisher.until(503)
-        publisher.until(503)
-    wait_until_ready(server)
-    publisher.more(5)
-    publisher.check()
-    assert server.stop() == 0
-    assert any("refusing requests until it is reopened" in line for line in server.log)
 
 
 def remount(path, how):

@@ -74,7 +74,6 @@ def members(client, swarm):
 
 
 def meet(one, other):
-    """Let two clients of each protocol meet, one at each server."""
     name = f"name-{next(NAMES)}"
     alice, opened = open_peer(one, f"{name}-a", "token")
     assert opened == "OPEN"
@@ -110,7 +109,6 @@ def meet(one, other):
 
 
 def meet_in_rooms(one, other, name):
-    """Let two clients of each protocol with rooms meet, and return them."""
     host = Client(one, "/godot")
     host.send(type=0, id=0, data="")
     _, lobby = host.next(), host.next()["data"]
@@ -152,12 +150,6 @@ cluster = fixture(RedisCluster, "valkey", 3, 1, scope="module")
 @pytest.fixture
 def serve(cluster, start):
     return functools.partial(start, "--durability", "os", redis=cluster)
-
-
-def test_clients_at_different_servers_meet(serve):
-    one, other = serve(), serve()
-    meet(one, other)
-    meet(other, one)
 
 
 def test_flood_reaches_the_clients_of_another_server_at_the_rate_of_its_address(serve):

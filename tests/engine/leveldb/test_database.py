@@ -135,7 +135,8 @@ async def test_changes_of_one_turn_or_during_a_write_share_one_write(held, disk)
             await asyncio.sleep(0)
             waiters.append(held.put(b"%d" % number))
     assert all(await outcomes(*waiters))
-    assert disk.ended == 3
+    assert disk.ended == sum(held.metrics.changes.counts) == 3
+    assert held.metrics.changes.sum == len(waiters) + 51
     assert len(held.keys()) == 53
 
 
