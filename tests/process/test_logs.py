@@ -53,7 +53,6 @@ def record(message, *arguments, level=logging.INFO, name="tornado_signal.some", 
 
 
 def lines(server):
-    """Stop a server. Return the parsed lines of its JSON log."""
     assert server.stop() == 0
     return [json.loads(line) for line in server.log]
 
@@ -261,10 +260,8 @@ def test_without_access_log_a_request_has_a_line_only_at_debug_and_without_an_or
     status, _, body = server.exchange("/lobby/sessions", origin=None)
     assert (status, body) == (400, b'{"error":"Missing or invalid required parameter: Origin"}')
     assert server.stop() == 0
-    said = (
-        "DEBUG tornado_signal.http.request: GET /:topic/sessions has no Origin; send the header Origin: https://HOST\n"
-    )
-    assert [line for line in server.log if line.endswith(said)] != []
+    said = "DEBUG tornado_signal.http.request: GET /:topic/sessions has no Origin; send the header Origin: https://HOST"
+    assert [line for line in server.log if line.endswith(f"{said}\n")] != []
     lines = [line for line in server.log if not re.search("swept|no Origin|clients are", line)]
     assert [line for line in lines if "request" in line] == []
     assert len(lines) == 5  # ICE servers, room, listening, stopping, stopped

@@ -121,7 +121,6 @@ def umask():
 
 
 def modes(path):
-    """The permissions of a directory and of all that is in it."""
     return {str(each.relative_to(path.parent)): stat.S_IMODE(each.stat().st_mode) for each in (path, *path.rglob("*"))}
 
 

@@ -33,14 +33,8 @@ def urls():
         yield urls
 
 
-@pytest.fixture
-def url(urls):
-    return urls[""]
-
-
 @pytest.fixture(autouse=True)
 def short_limits(monkeypatch):
-    """Make the time limits short enough to wait for."""
     monkeypatch.setattr(http, "RESPONSE_S", 1.0)
     monkeypatch.setattr(health, "TIMEOUT_S", 1.0)
     monkeypatch.setattr(admin, "LIMIT_S", 1.0)
@@ -60,17 +54,17 @@ def check_error(*arguments, command=COMMAND):
 @pytest.mark.parametrize(
     ("arguments", "name"), COMMANDS, ids=lambda value: value if isinstance(value, str) else " ".join(value)
 )
-def test_nonsense_is_one_line_of_error(url, arguments, name):
-    check_error(*arguments, "--url", f"{url}/{name.replace(' ', '-')}", command=CLIENT)
+def test_nonsense_is_one_line_of_error(urls, arguments, name):
+    check_error(*arguments, "--url", f"{urls['']}/{name.replace(' ', '-')}", command=CLIENT)
 
 
-def test_too_many_ice_servers_are_one_line_of_error(url):
-    check_error("check-ice", "--url", f"{url}/many-ICE-servers", command=CLIENT)
+def test_too_many_ice_servers_are_one_line_of_error(urls):
+    check_error("check-ice", "--url", f"{urls['']}/many-ICE-servers", command=CLIENT)
 
 
 @pytest.mark.parametrize("name", ["wrong ICE port", "control characters in ICE"])
-def test_nonsense_as_the_url_of_an_ice_server_is_one_line_of_error(url, name):
-    ended = call("check-ice", "--url", f"{url}/{name.replace(' ', '-')}", command=CLIENT)
+def test_nonsense_as_the_url_of_an_ice_server_is_one_line_of_error(urls, name):
+    ended = call("check-ice", "--url", f"{urls['']}/{name.replace(' ', '-')}", command=CLIENT)
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1
     assert (ended.stderr + ended.stdout).replace("\n", "").isprintable()
@@ -89,7 +83,7 @@ def test_nonsense_of_an_admin_listener_is_one_line_of_error(monkeypatch, urls, n
     monkeypatch.setattr("tornado_signal.system.terminal.wants_tables", lambda as_json: tables)
     url = urls[name]
     place = ["--port", url.split(":")[-1]] if arguments == HEALTH else ["--admin-url", url]
-    if arguments == STATUS and not tables and name in UNCHANGED:
+    if arguments == STATUS and not tables and name in UNCHANGED.split(", "):
         ended = call(*arguments, *place)
         assert (ended.returncode, ended.stderr) == (0, "")
         assert isinstance(json.loads(ended.stdout), dict)
@@ -98,20 +92,8 @@ def test_nonsense_of_an_admin_listener_is_one_line_of_error(monkeypatch, urls, n
 
 
 # Objects, which programs get unchanged.
-UNCHANGED = (
-    "empty object",
-    "no list",
-    "many objects",
-    "empty entries",
-    "wrong field",
-    "no number",
-    "too large a number",
-    "negative length",
-    "two lengths",
-    "half of a surrogate pair",
-    "cursor without text",
-    "wrong processes",
-)
+UNCHANGED = "empty object, no list, many objects, empty entries, wrong field, no number, too large a number"
+UNCHANGED += ", negative length, two lengths, half of a surrogate pair, cursor without text, wrong processes"
 
 
 async def test_table_of_a_topic_has_the_newest_sessions_only(monkeypatch):

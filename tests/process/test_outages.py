@@ -33,7 +33,6 @@ cluster = fixture(RedisCluster, "valkey", 3, 1)
 
 @pytest.fixture
 def servers(start, request):
-    """Two servers of the Redis that the test names."""
     flags = ("--durability", "os", "--redis-timeout-ms", TIMEOUT_MS[request.param])
     return [start(*flags, redis=request.getfixturevalue(request.param)) for _ in range(2)]
 

@@ -86,7 +86,6 @@ def test_archive(source, tmp_path):
 
 
 def test_source_without_history(source, tmp_path):
-    """A copied tree states no commit, not even that of a repository around it."""
     new_repository(tmp_path)
     assert read_version(source, tmp_path) == ["0.1.dev0", "unknown"]
 
@@ -102,7 +101,6 @@ def test_editable_install_is_updated(source, tmp_path):
 
 
 def test_release_check(source):
-    """A release needs one version: in its tag, the packages and the changelog."""
     chart = source / "examples/kubernetes/tornado-signal/Chart.yaml"
     check, package = source / "tests" / "release-check", source / "tornado_signal" / "web" / "package.json"
     stated = json.loads((ROOT / "tornado_signal" / "web" / "package.json").read_text())["version"]

@@ -265,8 +265,11 @@ def test_primary_is_found_through_sentinels(redis_server, tmp_path, start):
 
 def test_check_passes_during_writes_and_reports_disagreements(redis_server, start, publish):
     redis = redis_server()
-    server = start("--durability", "os", redis=redis)
     arguments = ("check", "--store", "redis", "--redis-nodes", redis.address)
+    assert "set --redis-prefix" in run_refused(*arguments)
+    assert "Redis cannot be used" in run_refused(*arguments[:-1], "127.0.0.1:1")
+    assert redis.ask("DBSIZE") == 0
+    server = start("--durability", "os", redis=redis)
     publishers = publish([server])
     publishers.wait_for(30)
     for _ in range(3):
@@ -294,14 +297,6 @@ def test_check_passes_during_writes_and_reports_disagreements(redis_server, star
     assert f"{ORIGIN!r}: {code.hex()} does not expire when it should\n" in call(*arguments).stdout
 
 
-def test_missing_or_empty_redis_is_reported_in_one_sentence(redis_server):
-    redis = redis_server()
-    flags = ("check", "--store", "redis", "--redis-nodes")
-    assert "set --redis-prefix" in run_refused(*flags, redis.address)
-    assert "Redis cannot be used" in run_refused(*flags, "127.0.0.1:1")
-    assert redis.ask("DBSIZE") == 0
-
-
 # Servers of earlier versions and of this one on the same Redis, as during an upgrade. The release is the last one. The
 # next is the last commit before servers signed their actions. Servers of the third use the same channel for signed
 # ones. Run on that commit, the last case compares equal servers, and passes.
@@ -311,7 +306,6 @@ MESSAGES = 100
 
 @pytest.fixture
 def servers(start, tmp_path, redis_server, version):
-    """A server of an earlier version, and one of this version."""
     earlier, redis = tmp_path / "earlier", redis_server(kind="valkey")
     earlier.mkdir()
     unpack(earlier, EARLIER[version])

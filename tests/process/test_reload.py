@@ -63,20 +63,10 @@ def test_reload_changes_origins_limits_ice_servers_and_the_log(configured, tmp_p
     kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=BOUND_S)
     kept.request("GET", "/health", headers={"Origin": ORIGIN})
     assert kept.getresponse().read()
-    write(
-        tmp_path,
-        f"allowed_origins = ['{OTHER}', '{ORIGIN}']",
-        "max_offer = 100",
-        "max_candidates = 100",
-        "max_sessions_per_origin = 1",
-        "max_body_bytes = 2000",
-        "demo = false",
-        "stun_servers = 'stun:stun.example.com'",
-        "log_level = 'debug'",
-        "access_log = true",
-        "session_timeout_ms = 30000",
-        "data_dir = 'elsewhere'",
-    )
+    changed = [f"allowed_origins = ['{OTHER}', '{ORIGIN}']", "demo = false", "stun_servers = 'stun:stun.example.com'"]
+    changed += ["max_offer = 100", "max_candidates = 100", "max_sessions_per_origin = 1", "max_body_bytes = 2000"]
+    changed += ["log_level = 'debug'", "access_log = true", "session_timeout_ms = 30000", "data_dir = 'elsewhere'"]
+    write(tmp_path, *changed)
     said, pending = reload(server, 2)
     assert said == (
         "INFO tornado_signal.process.reload: settings reloaded, applied: --allowed-origins, --max-body-bytes, "
@@ -181,8 +171,6 @@ SECRETS = ("turn_secret_file", "redis_password_file", "redis_sentinel_password_f
 
 
 class Recorder:
-    """Settings that record which of them are read."""
-
     def __init__(self, settings):
         self._settings = settings
         self.read = set()
@@ -207,7 +195,6 @@ def files(tmp_path):
 
 @pytest.fixture
 def process(io_loop, tmp_path, files):
-    """A serving process with all of these files."""
     stages, lifecycle = Stages(), Lifecycle()
     settings = Settings(data_dir=tmp_path / "data", port=0, durability="os", stun_servers=(), **files)
     serving = ServingProcess(settings, lifecycle, None)

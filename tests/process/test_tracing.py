@@ -55,7 +55,6 @@ def traced(start, collector):
 
 
 def send(server, method, path, body=None, traceparent=SAMPLED, **headers):
-    """Send a request on a connection of its own, and return its status."""
     return server.exchange(path, body, method=method, traceparent=traceparent, **headers)[0]
 
 
@@ -195,13 +194,10 @@ async def test_websocket_messages_are_spans_of_the_trace_of_their_handshake(trac
 
 
 def test_variables_of_the_sdk_apply(traced, collector):
-    server = traced(
-        OTEL_TRACES_SAMPLER="parentbased_always_off",
-        OTEL_SERVICE_NAME="my signaling",
-        OTEL_RESOURCE_ATTRIBUTES="deployment.environment.name=test,service.instance.id=pod-7",
-        OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer%20abc",
-        OTEL_EXPORTER_OTLP_COMPRESSION="gzip",
-    )
+    resource = "deployment.environment.name=test,service.instance.id=pod-7"
+    sdk = {"TRACES_SAMPLER": "parentbased_always_off", "SERVICE_NAME": "my signaling", "RESOURCE_ATTRIBUTES": resource}
+    sdk |= {"EXPORTER_OTLP_HEADERS": "authorization=Bearer%20abc", "EXPORTER_OTLP_COMPRESSION": "gzip"}
+    server = traced(**{f"OTEL_{name}": value for name, value in sdk.items()})
     assert send(server, "GET", "/topics", traceparent=None) == 200
     assert send(server, "GET", "/health") == 200
     assert server.stop() == 0

@@ -241,10 +241,8 @@ def test_reload_changes_url_secret_and_events_and_turns_webhooks_off_and_on(star
         other.wait(lambda: len(other.events) == 1)
         withdraw(server, server.offer("not-created"))
         other.wait(lambda: len(other.events) == 2)
-        assert [(event["type"], event["topic"]) for event in other.events] == [
-            ("session.created", "moved"),
-            ("session.withdrawn", "not-created"),
-        ]
+        kinds = [(event["type"], event["topic"]) for event in other.events]
+        assert kinds == [("session.created", "moved"), ("session.withdrawn", "not-created")]
         configure()
         withdraw(server, server.offer("off-again"))
         configure(webhook_url=other.url, webhook_secret_file=secret_file)
@@ -264,9 +262,8 @@ def test_certificate_of_the_receiver_is_verified(start, tmp_path, monkeypatch):
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(*pair)
         with Receiver(tls=context) as receiver:
-            server = start(
-                "--webhook-url", receiver.url, *write_secret(tmp_path), "--data-dir", tmp_path / pair.certificate.stem
-            )
+            hooks = ("--webhook-url", receiver.url, *write_secret(tmp_path))
+            server = start(*hooks, data=pair.certificate.stem)
             server.offer()
             if accepted:
                 receiver.wait_for("session.created")
@@ -287,15 +284,14 @@ def test_serve_check_and_start_explain_incomplete_settings(tmp_path, receiver, f
     public = call(*check, "--webhook-url", "http://hook.example.com/of-hook", *secret_file, cwd=cwd)
     assert "sends events to hook.example.com unencrypted; use https://" in public.stderr
     wrong = tmp_path / "wrong.secret"
-    for content, arguments, reason in (
-        ("0123456789abcdef0123456789abcdef", None, "must hold whsec_ and the base64 of 24 to 64 bytes"),
-        ("whsec_" + "é" * 40, None, "must hold whsec_"),
-        (SECRET + "\n" + SECRET, None, "must hold one line"),
+    for content, reason in (
+        ("0123456789abcdef0123456789abcdef", "must hold whsec_ and the base64 of 24 to 64 bytes"),
+        ("whsec_" + "é" * 40, "must hold whsec_"),
+        (SECRET + "\n" + SECRET, "must hold one line"),
     ):
         wrong.write_text(content)
-        arguments = arguments or ["--webhook-url", url, "--webhook-secret-file", wrong]
         for command in (check, ("serve", "--port", 0)):
-            done = call(*command, *arguments, cwd=cwd)
+            done = call(*command, "--webhook-url", url, "--webhook-secret-file", wrong, cwd=cwd)
             assert (done.returncode, reason in done.stderr, "Traceback" in done.stderr) == (1, True, False)
 
 
@@ -332,9 +328,8 @@ async def test_events_that_are_never_accepted_are_dropped_and_reported(
     receiver.behaviour = status(200)
     await service.offer()
     await rpc.until(lambda: receiver.events)
-    assert [
-        (event["sequence"], content["dropped"]) for content in receiver.contents for event in content["events"]
-    ] == [(2, 1)]
+    (content,) = receiver.contents
+    assert ([event["sequence"] for event in content["events"]], content["dropped"]) == ([2], 1)
     await rpc.until(lambda: webhooks.metrics.queued == 0)
 
 
@@ -442,9 +437,8 @@ async def test_full_batches_are_sent_in_parallel_with_the_events_of_a_session_in
 
 async def test_off_and_on_again_drops_what_waits_and_continues(service, webhooks, receiver, tmp_path):
     receiver.behaviour = status(500)
-    settings = dataclasses.replace(
-        service.settings, webhook_url=receiver.url, webhook_secret_file=tmp_path / "webhook.secret"
-    )
+    file = tmp_path / "webhook.secret"
+    settings = dataclasses.replace(service.settings, webhook_url=receiver.url, webhook_secret_file=file)
     for round_ in range(1, 4):
         await service.offer()
         await service.offer()

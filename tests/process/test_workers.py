@@ -49,7 +49,6 @@ def start(start, redis, monkeypatch):
 
 
 def pids(server):
-    """The processes of the workers, by their numbers."""
     command = ["ps", "-ww", "--ppid", str(server.process.pid), "-o", "pid=,args="]
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
     found = (re.fullmatch(r" *(\d+) .*worker (\d+)", line) for line in shown.stdout.splitlines())
@@ -57,7 +56,6 @@ def pids(server):
 
 
 def numbers(server, name):
-    """A metric's values, by worker."""
     with urllib.request.urlopen(f"{server.admin_url}/metrics", timeout=BOUND_S) as response:
         shown = response.read().decode()
     found = re.findall(rf'^tornado_signal_{name}{{(?:.*,)?worker="(\d)"}} (\S+)$', shown, re.MULTILINE)
@@ -111,6 +109,7 @@ def test_killed_worker_is_replaced_without_failed_requests_and_a_stop_ends_all(s
 
 
 def test_stuck_worker_hides_only_its_own_metrics_and_is_replaced_silently(start, manager):
+    assert supervisor.CHECK_S + supervisor.STUCK_S + supervisor.ABORT_S <= 5
     manager, name = manager
     server = start(NOTIFY_SOCKET=name, WATCHDOG_USEC="6000000")
     wait_for_message(manager, "READY")
@@ -137,10 +136,6 @@ def test_metrics_are_served_while_redis_is_down(start):
     until(lambda: numbers(several, "store_available") == {1: 0, 2: 0})
     found = until(lambda: (found := scrape(one.admin_url)).one("store_available") == 0 and found)
     assert (found.one("sessions_unanswered"), found.one("topics"), found.one("ready")) == (1, 1, 0)
-
-
-def test_frozen_worker_is_replaced_within_five_seconds():
-    assert supervisor.CHECK_S + supervisor.STUCK_S + supervisor.ABORT_S <= 5
 
 
 def test_other_workers_serve_while_one_cannot_start(start, tmp_path):

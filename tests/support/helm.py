@@ -41,13 +41,7 @@ class Rejected(Exception):
 
 
 class Release:
-    """The rendered files of a release named `signal`.
-
-    Attributes:
-        notes: the text that Helm prints after an installation.
-        objects: the manifests.
-        lint: the findings of `helm lint --strict`, without recommendations.
-    """
+    """The rendered release `signal`: its manifests, notes, and findings of `helm lint` without recommendations."""
 
     def __init__(self, files: dict[str, str], lint: list[dict[str, Any]]) -> None:
         import yaml
@@ -92,15 +86,7 @@ def render_all(all_values: Sequence[str]) -> list[Release | Rejected]:
 
 
 def render(values: str | Path) -> Release:
-    """Render the chart.
-
-    Args:
-        values: YAML, or the path of a file with it.
-
-    Raises:
-        Rejected: the chart refuses the values.
-    """
+    """Render the chart with values that it accepts, which are YAML or the path of a file with it."""
     (found,) = render_all([values.read_text() if isinstance(values, Path) else values])
-    if isinstance(found, Rejected):
-        raise found
+    assert isinstance(found, Release), found
     return found

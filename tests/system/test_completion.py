@@ -1,23 +1,16 @@
 """Completion of both commands in real shells."""
 
-import subprocess
-
 import pytest
-from support.command import BOUND_S, COMMAND, environment
+from support.command import COMMAND, environment
 from support.needs import require
 from support.terminal import Terminal
+from support.waiting import output, run_command
 
 
 @pytest.fixture
 def shell_environment(tmp_path):
     path = f"{COMMAND.parent}:/usr/bin:/bin"
     return environment(HOME=str(tmp_path), ZDOTDIR=str(tmp_path), PATH=path, TERM="dumb", PS1="$ ")
-
-
-def printed(program, *arguments, **options):
-    require(program)
-    options = {"stdout": subprocess.PIPE, "text": True, "timeout": BOUND_S, "check": True, **options}
-    return subprocess.run([program, *arguments], **options).stdout
 
 
 # Input before the command, in each shell.
@@ -47,8 +40,9 @@ def test_tab_completes_commands_in_a_shell(shell, typed, completed, shell_enviro
         terminal.until(completed)  # on the line, or below it with what it means
 
 
+@pytest.mark.needs("fish")
 def test_fish_completes(shell_environment):
     script = "tornado-signal-client completion fish | source; for each in 'sess' 'watch --or' 'completion f'; "
     script += 'complete -C "tornado-signal-client $each"; end'
-    found = printed("fish", "--no-config", "-c", script, env=shell_environment)
+    found = output(run_command("fish", "--no-config", "-c", script, env=shell_environment))
     assert [line.split("\t")[0] for line in found.splitlines()] == ["sessions", "--origin", "fish"]

@@ -29,55 +29,33 @@ pytestmark = [pytest.mark.needs("helm_python", "kubernetes_validate", "cloudcoil
 IMAGE = {"image": {"repository": "registry.example.com/tornado-signal"}}
 REDIS = {"store": "redis", "settings": {"redis_nodes": "redis:6379"}}
 CONNECTION_BYTES, SERVER_BYTES = 12 << 10, 100 << 20  # with the kernel's part; without connections
-MOUNTS = "/etc/tornado-signal"
+FILES = {"auth_keys": {"secret": "keys"}, "admin_token_file": {"secret": "admin", "key": "token"}}
+FILES |= {"turn_secret_file": {"secret": "turn", "key": "secret"}}
+FILES |= {"redis_ca": {"configMap": "authorities", "key": "ca.pem"}}
+FILES |= {"tls_certificate": {"secret": "certificate", "key": "tls.crt"}}
+FILES |= {"tls_key": {"secret": "certificate", "key": "tls.key"}}
+DETAILS = {"files": FILES, "settings": {"turn_servers": "turn:turn.example.com"}, "nodeSelector": {"disk": "fast"}}
+DETAILS |= {"env": [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}]}
+DETAILS |= {"service": {"type": "LoadBalancer", "annotations": {"a": "b"}}, "podAnnotations": {"a": "b"}}
+DETAILS |= {"image": IMAGE["image"] | {"digest": f"sha256:{'0' * 64}", "pullSecrets": ["pull"]}}
+DETAILS |= {"affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}}
+DETAILS |= {"tolerations": [{"key": "signal", "operator": "Exists"}], "priorityClassName": "high"}
+INGRESS = {"enabled": True, "hosts": ["a.example.com", "*.b.example.com"], "tlsSecret": "certificate"}
+LEVELDB = ({}, {"persistence": {"enabled": False}}, {"persistence": {"existingClaim": "mine"}})
+MORE_REDIS = ({"autoscaling": {"enabled": True}}, {"replicas": 5, "podDisruptionBudget": {"enabled": False}})
 # Parts of the values, each with its variants. All combinations are rendered.
 PARTS = (
-    (
-        {},
-        {"persistence": {"enabled": False}},
-        {"persistence": {"existingClaim": "mine"}},
-        REDIS,
-        REDIS | {"autoscaling": {"enabled": True}},
-        REDIS | {"replicas": 5, "podDisruptionBudget": {"enabled": False}},
-    ),
-    ({}, {"ingress": {"enabled": True, "hosts": ["a.example.com", "*.b.example.com"], "tlsSecret": "certificate"}}),
+    (*LEVELDB, REDIS, *(REDIS | more for more in MORE_REDIS)),
+    ({}, {"ingress": INGRESS}),
     ({}, {"serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}}),
     ({}, {"networkPolicy": {"enabled": False}}),
-    (
-        {},
-        {
-            "files": {
-                "auth_keys": {"secret": "keys"},
-                "admin_token_file": {"secret": "admin", "key": "token"},
-                "turn_secret_file": {"secret": "turn", "key": "secret"},
-                "redis_ca": {"configMap": "authorities", "key": "ca.pem"},
-                "tls_certificate": {"secret": "certificate", "key": "tls.crt"},
-                "tls_key": {"secret": "certificate", "key": "tls.key"},
-            },
-            "settings": {"turn_servers": "turn:turn.example.com"},
-            "env": [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}],
-            "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
-            "image": IMAGE["image"] | {"digest": f"sha256:{'0' * 64}", "pullSecrets": ["pull"]},
-            "nodeSelector": {"disk": "fast"},
-            "tolerations": [{"key": "signal", "operator": "Exists"}],
-            "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
-            "priorityClassName": "high",
-            "podAnnotations": {"a": "b"},
-        },
-    ),
+    ({}, DETAILS),
 )
 # The same directives in systemd/nginx.conf, which is tested with nginx.
-DIRECTIVES = {
-    "proxy-read-timeout": "proxy_read_timeout",
-    "proxy-connect-timeout": "proxy_connect_timeout",
-    "proxy-buffering": "proxy_buffering",
-    "proxy-request-buffering": "proxy_request_buffering",
-    "proxy-body-size": "client_max_body_size",
-    "proxy-http-version": "proxy_http_version",
-    "proxy-next-upstream": "proxy_next_upstream",
-    "limit-connections": "limit_conn tornado_signal_clients",
-    "enable-access-log": "access_log",
-}
+SAME = ("read-timeout", "connect-timeout", "buffering", "request-buffering", "http-version", "next-upstream")
+DIRECTIVES = {f"proxy-{name}": f"proxy_{name.replace('-', '_')}" for name in SAME}
+DIRECTIVES |= {"proxy-body-size": "client_max_body_size", "enable-access-log": "access_log"}
+DIRECTIVES["limit-connections"] = "limit_conn tornado_signal_clients"
 
 
 def merged(*parts):
@@ -106,7 +84,6 @@ def releases():
 
 @functools.cache
 def oldest():
-    """Return the oldest version of Kubernetes that the chart supports, such as `1.27`."""
     (version,) = re.findall(r'^kubeVersion: ">=(\d+\.\d+)\.0-0"$', (CHART / "Chart.yaml").read_text(), re.MULTILINE)
     assert f"Kubernetes {version} or newer" in pages()["kubernetes"]
     return version
@@ -360,16 +337,9 @@ def test_wrong_values_are_refused():
 
 
 def test_settings_reach_the_server_unchanged():
-    settings = {
-        "allowed_origins": ["https://*.example.com", "https://b.example"],
-        "max_store_bytes": 4_294_967_297,
-        "max_bytes_per_address": 2**40,
-        "demo": False,
-        "address": "::",
-        "log_format": "text",
-        "drain_delay_ms": 100,
-        "auth_issuer": "a\"b'c$(d)`e`{{f}}",
-    }
+    settings = {"allowed_origins": ["https://*.example.com", "https://b.example"], "address": "::", "demo": False}
+    settings |= {"max_store_bytes": 4_294_967_297, "max_bytes_per_address": 2**40, "log_format": "text"}
+    settings |= {"drain_delay_ms": 100, "auth_issuer": "a\"b'c$(d)`e`{{f}}"}
     files = {"auth_keys": {"secret": "keys"}}  # the issuer of tokens has no effect without
     both = [IMAGE | {"files": files, "settings": settings | other} for other in ({}, {"demo": True})]
     release, other = render_all([json.dumps(each) for each in both])
@@ -386,7 +356,6 @@ def test_settings_reach_the_server_unchanged():
 
 
 def test_every_setting_can_be_given():
-    """The server accepts every name that the chart passes on, and the chart every name of the server."""
     owned = {"store", "port", "admin_port", "data_dir"}
     files = {setting.name for setting in SETTINGS if setting.name.endswith("_file")}
     given = {setting.name: str(setting.default) for setting in SETTINGS if setting.name not in owned | files}
@@ -402,10 +371,7 @@ def test_every_setting_can_be_given():
 def mount(release, secrets, folder):
     """Write files as a kubelet mounts them, and return the variables of a pod with its paths inside `folder`.
 
-    Args:
-        release: the rendered chart.
-        secrets: the keys of each Secret and ConfigMap, with their contents.
-        folder: the root of the pod's file system.
+    `secrets` has the contents of each Secret and ConfigMap by key.
     """
     places = {each["name"]: each["mountPath"] for each in release.container["volumeMounts"]}
     for volume in release.pod["volumes"]:
@@ -421,13 +387,12 @@ def mount(release, secrets, folder):
         for key, path in chosen:
             (place / "..2026_01_01" / path).write_text(contents[key])
             (place / path).symlink_to(f"..data/{path}")
-    roots = (MOUNTS, "/data/")
+    roots = ("/etc/tornado-signal", "/data/")
     moved = {name: value for name, value in release.variables.items() if value.startswith(roots)}
     return release.variables | {name: str(folder / value.removeprefix("/")) for name, value in moved.items()}
 
 
 def probe_all(release, server):
-    """Send each probe to a server as a kubelet does: without verifying certificates."""
     urls = {"http": server.url, "admin": server.admin_url}
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -451,8 +416,7 @@ LOCAL |= {f"TORNADO_SIGNAL_{name}PORT": "0" for name in ("", "ADMIN_")}
 def test_server_runs_with_leveldb_and_secrets(tmp_path):
     """Every kind of secret is read from where the chart mounts it, and each probe succeeds."""
     certificate, key = make_pair(tmp_path, "pair")
-    (values,) = PARTS[-1][1:]
-    kept = {name: each for name, each in values["files"].items() if name != "redis_ca"}
+    kept = {name: each for name, each in FILES.items() if name != "redis_ca"}
     settings = {"turn_servers": "turn:turn.example.com", "allowed_origins": "https://*.example.com"}
     release = render(json.dumps(IMAGE | {"files": kept, "settings": settings}))
     secrets = {

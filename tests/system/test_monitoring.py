@@ -27,7 +27,7 @@ from support.redis_traffic import PARTITIONS
 from support.scraping import scrape
 from support.tokens import write_secret
 from support.traffic import offer, request, traffic
-from support.waiting import until
+from support.waiting import run_command, until
 from support.webhooks import Receiver, status
 from support.webhooks import write_secret as webhook_secret
 
@@ -41,7 +41,7 @@ VARIABLES = {"$job": "tornado-signal", "$instance": ".+", "$__rate_interval": "3
 
 def promtool(*arguments):
     require("promtool")
-    done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, check=False)
+    done = run_command("promtool", *arguments)
     return done.returncode == 0, done.stdout + done.stderr
 
 
@@ -206,7 +206,6 @@ def work(servers, redis):
 
 
 def impatient():
-    """Return the alert rules without their waits."""
     return re.sub(r"for: \d+m", "for: 1s", ALERTS.read_text())
 
 

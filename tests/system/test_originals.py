@@ -90,7 +90,6 @@ class Exchange:
         self.transcript.append((title, sorted(received, key=lambda entry: entry[0])))
 
     async def until(self, name, request, condition):
-        """Repeat a request until its response meets a condition."""
         async with asyncio.timeout(BOUND_S):
             while True:
                 await self.send(name, request)

@@ -18,7 +18,6 @@ GO = {"GO111MODULE": "off", "GOPATH": "{folder}:/usr/share/gocode", "GOCACHE": "
 
 @pytest.fixture
 def commands(tmp_path):
-    """The command of each example's program, built with the packages of Debian and npm."""
     source = tmp_path / "src" / "peer"
     source.mkdir(parents=True)
     (source / "peer.go").write_text((EXAMPLES / "peer.go").read_text())

@@ -41,7 +41,8 @@ def uses(job, action):
     return [step["with"] for step in jobs()[job].get("steps", ()) if step.get("uses", "").startswith(f"{action}@")]
 
 
-def test_each_job_has_the_least_rights():
+def test_only_tags_of_versions_are_released_and_each_job_has_the_least_rights():
+    assert workflow()["on"] == {"push": {"tags": ["v[0-9]+.[0-9]+.[0-9]+"]}}
     assert workflow()["permissions"] == {}
     for name, job in jobs().items():
         writes = {right for right, level in job["permissions"].items() if level == "write"}
@@ -68,12 +69,6 @@ def test_nothing_is_published_before_checks_tests_and_signatures():
     assert "workflow_call" in ci["on"]
     assert ci["concurrency"]["group"].startswith("${{ github.workflow }}-")
     assert workflow()["concurrency"]["group"] == "release", "a group in common with ci.yml would cancel one of them"
-
-
-def test_only_tags_of_versions_are_released():
-    (pattern,) = workflow()["on"]["push"]["tags"]
-    assert [*workflow()["on"]] == ["push"]
-    assert pattern == "v[0-9]+.[0-9]+.[0-9]+"
 
 
 def test_builds_what_the_documentation_builds():

@@ -11,6 +11,7 @@ from support.command import load_settings
 from support.documents import blocks
 from support.paths import SYSTEMD
 from support.searches import some
+from support.waiting import run_command
 
 from tornado_signal.process import draining, supervisor
 from tornado_signal.settings import settings
@@ -27,8 +28,7 @@ EXPOSURE = 13
 
 
 def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = ["systemd-analyze", *arguments]
-    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return run_command("systemd-analyze", *arguments, stderr=subprocess.STDOUT)
 
 
 def environment() -> dict[str, str]:
@@ -61,10 +61,11 @@ def test_systemd_exposure_does_not_grow():
     assert done.returncode == 0, done.stdout
 
 
-def test_service_reads_its_settings():
-    lines = UNIT.read_text().splitlines()
+def test_units_name_the_command_its_settings_and_the_default_address():
+    lines, default = UNIT.read_text().splitlines(), settings.Settings()
     assert f"ExecStart={INSTALLED} serve" in lines
     assert "EnvironmentFile=-/etc/tornado-signal/tornado-signal.env" in lines
+    assert f"ListenStream={default.address[0]}:{default.port}" in SOCKET.read_text().splitlines()
 
 
 def test_stop_timeout_covers_all_stages_of_the_stop():
@@ -72,11 +73,6 @@ def test_stop_timeout_covers_all_stages_of_the_stop():
     assert watches.END_S < draining.DRAIN_LIMIT_S
     assert sum(draining.LIMITS_S.values()) <= supervisor.STOP_S
     assert int(limit_s) > supervisor.STOP_S + 2 * draining.CLOSE_LIMIT_S
-
-
-def test_socket_is_the_default_address():
-    default = settings.Settings()
-    assert f"ListenStream={default.address[0]}:{default.port}" in SOCKET.read_text().splitlines()
 
 
 @pytest.mark.parametrize("name", ["install", "remove"])
@@ -88,12 +84,9 @@ def test_installation_requires_root(name):
     assert done.stderr.endswith(f"; try: sudo systemd/{name}\n")
 
 
-def test_environment_file_names_every_setting_and_its_default_in_comments():
+def test_environment_file_names_every_setting_and_its_valid_default_in_comments():
     lines = (SYSTEMD / "tornado-signal.env").read_text().splitlines()
     assert [line for line in lines if line and not line.startswith("#")] == []
     expected = [(f"TORNADO_SIGNAL_{each.name.upper()}", str(each.default)) for each in settings.SETTINGS]
     assert list(environment().items()) == expected
-
-
-def test_uncommented_environment_file_is_valid():
     assert load_settings(env=environment()) == load_settings()

@@ -120,7 +120,6 @@ def override(machine, text, unit=SERVICE):
 
 @contextlib.contextmanager
 def overridden(machine, text):
-    """Run the service with a changed unit for a while."""
     override(machine, text)
     machine.do(RESTART)
     try:
