@@ -60,6 +60,11 @@ def each_byte(where: str, some: Iterable[int], template: bytes) -> dict[str, byt
     return {f"byte {byte:02x} {where}": template % (b"%c" % byte) for byte in some}
 
 
+def named(what: str, *requests: bytes) -> dict[str, bytes]:
+    """Return requests by name and number."""
+    return {f"{what}, {number}": request for number, request in enumerate(requests, 1)}
+
+
 class Kind(NamedTuple):
     requests: dict[str, bytes]  # by name
     status: int | None = None  # of the rejection, or None if the application handles them
@@ -70,9 +75,7 @@ class Kind(NamedTuple):
 
 
 TAKEN = {
-    "plain": get(),
-    "empty line before": b"\r\n" + get(),
-    "LF before": b"\n" + get(),
+    **named("plain, and an empty line before", get(), b"\r\n" + get(), b"\n" + get()),
     **each("target", TARGET, b"/a/b?c=d&e=%00%ff+x|//a//b|/" + b"a" * 20_000),
     "odd characters in the target": TARGET % b"/\"<>\\^`{|}[]'%zz%",
     "long target and long headers": get(b"X: " + b"x" * 8_000 + b"\r\n").replace(b"/", b"/" + b"a" * 8_000, 1),
@@ -82,7 +85,7 @@ TAKEN = {
     "HEAD with a body": b"HEAD / HTTP/1.1\r\n" + HOST + LENGTH + b"\r\nhello",
     # Headers.
     **each("header", HEADER, b"A:1\r\nB:\t2\t\r\nC:   3   \r\nD: 4 \t 5|Empty:\r\nBlank:   \r\nOther: x|X: \xe4\xff"),
-    **each("header", HEADER, b"X: 1\r\nx: 2\r\nX:\r\nX: \t 3 \t"),
+    **each("header", HEADER, b"X: 1\r\nx: 2\r\nX:\r\nX: \t 3 \t|Connection: keep-alive"),
     "every token character in a name": HEADER % b"!#$%&'*+-.^_`|~09azAZ: x",
     "every visible character in a value": HEADER % (b"X: " + bytes(range(33, 127))),
     "many headers": get(b"".join(b"X-%d: %d\r\n" % (i, i) for i in range(100))),
@@ -94,32 +97,20 @@ TAKEN = {
     # Bodies.
     **each("length", SIZED, b"5| \t5 \t|0005"),
     **each("length, no body", EMPTY, b"0|" + b"0" * 20),
-    "GET with a body": get(LENGTH) + b"hello",
-    "no length": post(b""),
+    **named("a GET with a body, and a POST without", get(LENGTH) + b"hello", post(b"")),
     **each("underscore", post(b"%b\r\n"), b"Content_Length: 5|Transfer_Encoding: chunked"),
     **each("chunks", CHUNKS, b"5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n|0\r\n\r\n|0005\r\nhello\r\n000\r\n\r\n"),
-    "chunk size in capital letters": CHUNKS % b"A\r\n0123456789\r\n0\r\n\r\n",
-    "many chunks": CHUNKS % (b"".join(b"1\r\n%c\r\n" % (97 + i % 26) for i in range(300)) + b"0\r\n\r\n"),
+    **each("chunks", CHUNKS, b"A\r\n0123456789\r\n0\r\n\r\n|" + b"1\r\na\r\n1\r\nb\r\n" * 150 + b"0\r\n\r\n"),
     **each("coding", CODING, b" Chunked|chunked|\tchunked"),
-    "request as a body": IN_BODY,
-    "request as a chunk": IN_CHUNK,
+    **named("a request as a body", IN_BODY, IN_CHUNK),
     "form": post(b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 7\r\n", b"a=b&c=d"),
     "broken multipart": post(b"Content-Type: multipart/form-data; boundary=x\r\n" + LENGTH, b"hello"),
     "broken gzip": post(b"Content-Encoding: gzip\r\n" + LENGTH, b"hello"),
     # Connections.
-    "keep-alive": HEADER % b"Connection: keep-alive",
-    "HTTP/1.0 keep-alive": get(b"Connection: keep-alive\r\n", b"HTTP/1.0"),
-    "HTTP/1.0 Keep-Alive": get(b"Connection: Keep-Alive\r\n", b"HTTP/1.0"),
+    **each("HTTP/1.0", get(b"Connection: %b\r\n", b"HTTP/1.0"), b"keep-alive|Keep-Alive"),
     "HTTP/1.0 body, keep-alive": post(b"Connection: keep-alive\r\n" + LENGTH, b"hello", b"HTTP/1.0"),
-    "expectation with its body": post(EXPECT + LENGTH, b"hello"),
-    "expectation without a body": get(EXPECT),
-    "Expectation": post(b"Expect: 100-Continue\r\n" + LENGTH, b"hello"),
-    "upgrade": upgrade(get()),
-    "upgrade with a body": upgrade(SIZED % b"5"),
-    "upgrade with a request as a body": upgrade(IN_BODY),
-    "upgrade with an empty body": upgrade(EMPTY % b"0"),
-    "upgrade with a chunked body": upgrade(CHUNK % b"5"),
-    "upgrade with a request as a chunk": upgrade(IN_CHUNK),
+    **named("expectation", post(EXPECT + LENGTH, b"hello"), get(EXPECT), post(EXPECT.title() + LENGTH, b"hello")),
+    **named("upgrade", *map(upgrade, (get(), SIZED % b"5", IN_BODY, EMPTY % b"0", CHUNK % b"5", IN_CHUNK))),
     "upgrades": upgrade(SIZED % b"5") + upgrade(CHUNKS % b"1\r\na\r\n0\r\n\r\n") + upgrade(get()),
     "upgrade without Connection": get(b"Upgrade: h2c\r\n"),
     "upgrade to websocket": get(
@@ -131,18 +122,15 @@ TAKEN_LAST = {
     **each("Connection", HEADER % b"Connection: %b", b"close| Close "),
     "close with data behind": post(b"Connection: close\r\n" + LENGTH, b"hello" + INNER),
     **each("line", LINE, b"GET / HTTP/1.0|HEAD / HTTP/1.0"),
-    "no Host in HTTP/1.0": get(b"", b"HTTP/1.0", b""),
-    "HTTP/1.0 close": get(b"Connection: close\r\n", b"HTTP/1.0"),
-    "expectation in HTTP/1.0": post(EXPECT + LENGTH, b"hello", b"HTTP/1.0"),
-    "upgrade in HTTP/1.0": upgrade(get(b"", b"HTTP/1.0")),
+    **named("HTTP/1.0", get(b"", b"HTTP/1.0", b""), get(b"Connection: close\r\n", b"HTTP/1.0")),
+    **named("HTTP/1.0 with", post(EXPECT + LENGTH, b"hello", b"HTTP/1.0"), upgrade(get(b"", b"HTTP/1.0"))),
 }
 
+TLS = bytes.fromhex("16030100c8010000c40303")
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 BAD = {
-    "space before": b" " + get(),
-    "NUL before": b"\0" + get(),
-    "HTTP/0.9": b"GET /\r\n\r\n",
-    "HTTP/2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    "TLS ClientHello": bytes.fromhex("16030100c8010000c40303") + bytes(range(200)),
+    **named("a byte before", b" " + get(), b"\0" + get()),
+    **named("another protocol", b"GET /\r\n\r\n", PREFACE, TLS + bytes(range(200))),
     "RTSP with a body": (SIZED % b"5").replace(b"HTTP", b"RTSP"),
     **each("version", VERSION, b"HTTP/1.10|HTTP/01.1|HTTP/1|http/1.1|ICE/1.0|RTSP/1.0|RTSP/1.1"),
     **each(
@@ -153,19 +141,14 @@ BAD = {
     "request line in a chunk": CHUNK % b"5" + LINE % b"GET  /x HTTP/1.1\r\nX-A: GET /x HTTP/",
     "request line before": TARGET % b"/x" + LINE % b"GET  /x HTTP/1.1",
     **each("line", LINE, b"GET /\r HTTP/1.1|GET /a b HTTP/1.1| / HTTP/1.1|G\0ET / HTTP/1.1"),
-    "absolute-form, no Host": b"GET http://a.example/x HTTP/1.1\r\n\r\n",
-    "absolute-form, two Hosts": b"GET http://a.example/x HTTP/1.1\r\n" + HOST + HOST + b"\r\n",
+    **each("absolute-form", b"GET http://a.example/x HTTP/1.1\r\n%b\r\n", b"|" + HOST + HOST),
     # Headers.
     **each("header", HEADER, b"X: 1\r\n 2|X: 1\r\n\t2|X : 1|X\t: 1|X Y: 1|: 1|X|X: 1\r\nY|X: 1\rY: 2|X: 1\r"),
     "folding of the first header": b"GET / HTTP/1.1\r\n X: 1\r\n" + HOST + b"\r\n",
-    "folded Content-Length": post(b"Content-Length:\r\n 5\r\n", b"hello"),
+    **each("spaces", post(b"%b\r\n", b"hello"), b"Content-Length:\r\n 5|Content-Length : 5"),
     "folded Transfer-Encoding": post(b"Transfer-Encoding:\r\n chunked\r\n", b"0\r\n\r\n"),
-    "space before the colon of Content-Length": post(b"Content-Length : 5\r\n", b"hello"),
     "CR at the end of the head": b"GET / HTTP/1.1\r\n" + HOST + b"\r" + HOST + b"\r\n",
-    "no Host": get(host=b""),
-    "two Hosts": get(HOST),
-    "two Hosts in HTTP/1.0": get(HOST, b"HTTP/1.0"),
-    "two different Hosts": HEADER % b"Host: b.example",
+    **named("no Host, or two", get(host=b""), get(HOST), get(HOST, b"HTTP/1.0"), HEADER % b"Host: b.example"),
     **each("Host", HOSTED, "a, b|a,b|a b|a/b|u@a|a%.example|%4|ü".encode()),
     **each_byte("in a value", CONTROLS, HEADER % b"X: a%bb"),
     **each_byte("in a name", [*CONTROLS, *HIGH, *SEPARATORS], HEADER % b"a%bb: x"),
@@ -177,38 +160,31 @@ BAD = {
     # Bodies with a length.
     **each("length", SIZED, '+5|-5|5.0|0x5|5e0|1_0|٥|5 5|5\r\nContent-Length: 6|5, 6|5,|"5"'.encode()),
     **each("length", SIZED, b"18446744073709551616|18446744073709551621|" + b"9" * 100 + b"|" + b"9" * 5000),
-    "length of 5,000 zeros and 5": SIZED % (b"0" * 5000 + b"5"),
+    **each("length", SIZED, b"0" * 5000 + b"5"),
     **each("length, no body", EMPTY, b"|-0|" + b"0" * 5000),
-    "length and chunked": post(LENGTH + CHUNKED, b"0\r\n\r\n"),
+    **each("length and coding", post(b"%b", b"0\r\n\r\n"), LENGTH + CHUNKED + b"|" + CHUNKED + LENGTH),
     "length and chunked, upgrade": upgrade(post(LENGTH + CHUNKED, b"0\r\n\r\n")),
-    "chunked and length": post(CHUNKED + LENGTH, b"0\r\n\r\n"),
-    "length and other coding": post(LENGTH + b"Transfer-Encoding: gzip\r\n", b"hello"),
-    "length and identity": post(LENGTH + b"Transfer-Encoding: identity\r\n", b"hello"),
+    **each("length and coding", post(LENGTH + b"Transfer-Encoding: %b\r\n", b"hello"), b"gzip|identity"),
     # Chunked bodies.
     **each("chunk size", CHUNK, b"fffffffffffffffff|10000000000000005|-5|+5|0x5|0_5||xyz| 5|5 |5\t"),
     **each("chunk extension", CHUNK, b"5;a\rb|5;|5 ; a = b"),
     **each("chunk", CHUNKS, b"5\r\nhello0\r\n\r\n|5\r\nhello\n0\r\n\r\n|5\r\nhello!\r\n0\r\n\r\n"),
     **each("chunk", CHUNKS, b"5\nhello\r\n0\r\n\r\n|5\rhello\r\n0\r\n\r\n|5;a\nhello\r\n0\r\n\r\n"),
-    **each("last chunk", CHUNKS, b"0\r\n\n|0\n\n|0\r\n"),
-    "chunk extension, CRLF in quotes": CHUNKS % b'5;a="b\r\nhello\r\n0\r\n\r\n"',
+    **each("last chunk", CHUNKS, b'0\r\n\n|0\n\n|0\r\n|0\r\nX: 1\r\n|5;a="b\r\nhello\r\n0\r\n\r\n"'),
     "chunk extension, LF hides a chunk": CHUNKS % (b"2;\nxx\r\n4c\r\n0\r\n\r\n" + INNER + b"0\r\n\r\n"),
     **each("trailer", TRAILER, b"X: 1\r\n 2|X : 1|X: 1\nY: 2|Transfer-Encoding: chunked|GET / HTTP/1.1"),
     "trailer Content-Length": TRAILER % (b"Content-Length: %d" % len(INNER)) + INNER,
-    "trailer without an end": CHUNKS % b"0\r\nX: 1\r\n",
     # Transfer codings.
     **each("coding", CODING, b" \x0bchunked| chunked, gzip| chunked, chunked| chunked, identity| chunked,|"),
     **each("coding twice", CODING, b" chunked\r\nTransfer-Encoding: chunked| chunked\r\nTransfer-Encoding: identity"),
     "no coding, and a length": coding(b"", more=b"Content-Length: 15\r\n"),
 }
 
+MANY = b"".join(b"%d:\r\n" % i for i in range(12_000))
 TOO_LARGE = {
-    "header": HEADER % (b"X: " + b"x" * 70_000),
-    "header name": HEADER % (b"X" * 70_000 + b": x"),
-    "blanks in a header": HEADER % (b"X: " + b" " * 70_000 + b"x"),
-    "headers": get(b"".join(b"%d:\r\n" % i for i in range(12_000))),
-    "chunk extension": CHUNK % (b"5;" + b"a" * 70_000),
-    "trailers": CHUNKS % (b"0\r\n" + b"".join(b"%d:\r\n" % i for i in range(12_000)) + b"\r\n"),
-    "trailer": TRAILER % (b"X: " + b"x" * 70_000),
+    **each("header", HEADER, b"X: %b|%b: x|X: %bx" % (b"x" * 70_000, b"X" * 70_000, b" " * 70_000)),
+    **named("many", get(MANY), CHUNKS % (b"0\r\n" + MANY + b"\r\n")),
+    **named("in a body", CHUNK % (b"5;" + b"a" * 70_000), TRAILER % (b"X: " + b"x" * 70_000)),
 }
 
 UNKNOWN_URLS = {
@@ -236,11 +212,8 @@ STRANGE_METHODS = {
 }
 NO_METHODS = {
     **each("line", LINE, b"\0GET / HTTP/1.1|BREW /|BREW|BREW  / HTTP/1.1"),
-    "unknown method without Host": b"BREW / HTTP/1.1\r\n\r\n",
-    "unknown method with two Hosts": b"BREW / HTTP/1.1\r\n" + HOST * 2 + b"\r\n",
-    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    "TLS": bytes.fromhex("16030100c8010000c40303") + bytes(200),
-    "SSH": b"SSH-2.0-OpenSSH_9.2\r\n",
+    **each("unknown method", b"BREW / HTTP/1.1\r\n%b\r\n", b"|" + HOST * 2),
+    **named("another protocol, zeros", TLS + bytes(200), b"SSH-2.0-OpenSSH_9.2\r\n"),
 }
 SAME_LENGTHS = each("length", SIZED, b"5\r\nContent-Length: 5|5, 5")
 OLD_CODINGS = {
@@ -248,11 +221,7 @@ OLD_CODINGS = {
     "coding in HTTP/1.0 with keep-alive": coding(b" chunked", b"HTTP/1.0", b"Connection: keep-alive\r\n"),
 }
 
-EXPECTATIONS = {
-    "expectation of something else": post(b"Expect: 200-ok\r\n" + LENGTH, b"hello"),
-    "two expectations": post(EXPECT + EXPECT + LENGTH, b"hello"),
-    "empty expectation": post(b"Expect:\r\n" + LENGTH, b"hello"),
-}
+EXPECTATIONS = each("expectations", post(b"%b" + LENGTH, b"hello"), b"Expect: 200-ok\r\n|Expect:\r\n|" + EXPECT * 2)
 
 TRAILERS = {
     "trailer behind a chunk": CHUNKS % b"5\r\nhello\r\n0\r\nX: 1\r\n\r\n",
