@@ -1,9 +1,9 @@
 """A program that runs test modules of Tornado's installed package against our transport.
 
-    python -m support.tornado_suite own|stock MODULE...
+    python -m support.tornado_suite MODULE...
 
 It prints a JSON object: the number of tests, and the end of the traceback of each failed test. A failed test is run
-again, because some have deadlines of tenths of a second. `stock` runs them against Tornado's own server.
+again, because some have deadlines of tenths of a second.
 """
 
 import asyncio
@@ -24,12 +24,6 @@ from tornado_signal import transport
 from tornado_signal.limits.per_address import AdminConnectionLimiter
 from tornado_signal.transport import ServerState
 
-LIMIT_S = 1.0  # for connections that are still open at the end of a test
-
-
-def refuse(status, headers):
-    return httputil.HTTPHeaders(), b""
-
 
 class OwnServer(httpserver.HTTPServer):
     """Tornado's HTTPServer, whose connections are those of our transport."""
@@ -45,7 +39,8 @@ class OwnServer(httpserver.HTTPServer):
         tls = self.ssl_options
         if tls is not None and not isinstance(tls, ssl.SSLContext):
             tls = netutil.ssl_options_to_context(tls, server_side=True)
-        self._server = transport.Server(ServerState(self, refuse, AdminConnectionLimiter(Counter()), tls))
+        limiter = AdminConnectionLimiter(Counter())
+        self._server = transport.Server(ServerState(self, lambda *_: (httputil.HTTPHeaders(), b""), limiter, tls))
         await self._server.start(sockets)
 
     def start_request(self, server_conn, request_conn):
@@ -58,27 +53,24 @@ class OwnServer(httpserver.HTTPServer):
         self._server.stop()
 
     async def close_all_connections(self):
-        await self._server.close(LIMIT_S)
+        await self._server.close(1.0)
 
 
 def run(tests):
     """Run tests. Return the result, and the failed tests with the end of their tracebacks."""
     result = unittest.TextTestRunner(stream=io.StringIO()).run(unittest.TestSuite(tests))
-    failed = {}
-    for test, trace in [*result.errors, *result.failures]:
-        test = getattr(test, "test_case", test)  # of a subtest
-        failed[test] = trace.strip().splitlines()[-1]
-    return result, failed
+    traces = [*result.errors, *result.failures]
+    # The first one can be a subtest.
+    return result, {getattr(test, "test_case", test): trace.strip().splitlines()[-1] for test, trace in traces}
 
 
-def main(kind, *names):
+def main(*names):
     os.environ |= {"ASYNC_TEST_TIMEOUT": "10", "EMULATION": "1"}  # for slow machines
     logging.getLogger("tornado.access").setLevel(logging.CRITICAL)  # as Tornado's own program does
     modules = [importlib.import_module(f"tornado.test.{name}") for name in names]
-    if kind == "own":
-        for module in (testing, *modules):
-            if hasattr(module, "HTTPServer"):
-                module.HTTPServer = OwnServer
+    for module in (testing, *modules):
+        if hasattr(module, "HTTPServer"):
+            module.HTTPServer = OwnServer
     result, failed = run(map(unittest.defaultTestLoader.loadTestsFromModule, modules))
     again = [type(test)(test.id().rpartition(".")[2]) for test in failed]
     _, failed = run(again)
