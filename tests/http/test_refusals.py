@@ -181,6 +181,7 @@ class WebSocket(Transport):
         self.result = response.get("result")
         if is_stream(declared):
             await client.call("unsubscribe", **self.result)
+            assert await client.refused("unsubscribe", **self.result) == (400, invalid("subscription"))
         return (response["error"]["code"], response["error"]["message"]) if "error" in response else OK
 
 

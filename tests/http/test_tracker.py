@@ -64,7 +64,7 @@ async def until_counts(client, *expected, info_hash=HASH):
     await until(reached)
 
 
-async def test_announcement_gets_its_response_before_its_offers_reach_others(service, tracker):
+async def test_announcement_gets_its_response_before_its_offers_and_answers_reach_another_peer(service, tracker):
     one, other = await tracker(service), await tracker(service, path="/announce")
     assert await one.ask(announce("a", event="started", left=0, offers=offers(1, 2))) == response(1, 0)
     assert await other.ask(announce("b", event="started", left=9, offers=offers(3))) == response(1, 1)
@@ -72,6 +72,17 @@ async def test_announcement_gets_its_response_before_its_offers_reach_others(ser
     assert await one.next() == forwarded
     await one.nothing()
     await other.nothing()
+    await other.ask(announce("b", offers=offers(*range(10))))  # of which one peer gets one
+    assert (await one.next())["offer"] == SDP
+    await one.nothing()
+    await other.ask(announce("b", offers=[{"fake_offer": "fake"}]))
+    assert await one.next() == {"action": "announce", "peer_id": peer("b"), "info_hash": HASH}
+    answer = {"answer": {"type": "answer", "sdp": "x"}, "offer_id": f"{1:020}"}
+    await other.send(announce("b", **answer, to_peer_id=peer("a")))
+    assert await one.next() == {"action": "announce", **answer, "peer_id": peer("b"), "info_hash": HASH}
+    await other.send(announce("b", **answer, to_peer_id=peer("c")))
+    await other.nothing()
+    assert await counts(one) == (1, 1)
 
 
 async def test_offers_reach_different_peers_and_never_their_sender(service, tracker):
@@ -83,27 +94,6 @@ async def test_offers_reach_different_peers_and_never_their_sender(service, trac
     assert sorted(message["offer_id"] for message in received) == [f"{number:020}" for number in range(5)]
     for client in peers:
         await client.nothing()
-
-
-async def test_surplus_offers_are_dropped_and_unusual_ones_forwarded(service, tracker):
-    one, other = await tracker(service), await tracker(service)
-    await one.ask(announce("a"))
-    await other.ask(announce("b", offers=offers(*range(10))))
-    assert (await one.next())["offer"] == SDP
-    await one.nothing()
-    await other.ask(announce("b", offers=[{"fake_offer": "fake"}]))
-    assert await one.next() == {"action": "announce", "peer_id": peer("b"), "info_hash": HASH}
-
-
-async def test_answer_reaches_its_peer_only(service, tracker):
-    one, other = await tracker(service), await tracker(service)
-    await one.ask(announce("a"))
-    answer = {"answer": {"type": "answer", "sdp": "x"}, "offer_id": f"{1:020}"}
-    await other.send(announce("b", **answer, to_peer_id=peer("a")))
-    assert await one.next() == {"action": "announce", **answer, "peer_id": peer("b"), "info_hash": HASH}
-    await other.send(announce("b", **answer, to_peer_id=peer("c")))
-    await other.nothing()
-    assert await counts(one) == (0, 2)
 
 
 async def test_events_and_counts(service, tracker):
