@@ -6,6 +6,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from support.documents import pages
 from support.paths import TESTS
 from support.rpc import until
 from support.service import HANDSHAKE, ORIGIN, OTHER, head, with_origin
@@ -14,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tornado_signal.errors import Unavailable
 from tornado_signal.protocols import godot, rooms
-from tornado_signal.protocols.endpoint import make_scope
+from tornado_signal.protocols.connection import MAX_MEMBERS, MAX_MEMBERS_PER_ADDRESS
 from tornado_signal.relay import COUNTED, Channel, JoinResult, Lease
 from tornado_signal.relay.memory import MAX_BACKLOG_BYTES, MemoryRelay
 
@@ -330,30 +331,7 @@ async def test_original_server_would_have_sent_the_same(name, title, opened, mon
     assert all(len(value) in (16, 36) if type(value) is str else 1 < value < 2**31 for value in names.values())
 
 
-# All
-
-
-@pytest.mark.parametrize(
-    ("path", "scope", "name", "join", "greetings"),
-    [
-        ("/rxdb", "{}", "a room", {"type": "join", "room": "a room"}, 2),
-        ("/matchbox/game", "all {}", "game", None, 1),
-        ("/godot", "{}", "a lobby", {"type": 0, "id": 0, "data": "a lobby"}, 1),
-    ],
-)
-async def test_the_1000th_member_enters_a_room_and_the_next_one_is_refused(
-    path, scope, name, join, greetings, opened, service
-):
-    channel = Channel(scope.format(make_scope(path.split("/")[1], ORIGIN)), name)
-    for number in range(1, 1000):  # the first one is Godot's host
-        await service.application.relay.join(channel, Lease(str(number), "x", "x", godot.MESH), 1000)
-    clients = []
-    for count in (greetings, 0):
-        clients.append(await opened(path))
-        if join is not None:
-            await clients[-1].send(join)
-        for _ in range(count):
-            await clients[-1].receive()
-    last, surplus = clients
-    assert await surplus.ended() == (1008, "too many members of a room")
-    last.socket.transport.abort()  # it would read about all others before the end
+def test_documented_number_of_members():
+    for page in ("games", "rxdb"):
+        limits = f"at most {MAX_MEMBERS:,} members, and {MAX_MEMBERS_PER_ADDRESS} of one address"
+        assert limits in " ".join(pages()[page].split()), page

@@ -1,4 +1,4 @@
-"""Responses and their framing; unusual, hostile and generated requests, compared with the HTTP server of Tornado."""
+"""Responses and their framing, and hostile and generated requests, compared with the HTTP server of Tornado."""
 
 import contextlib
 import itertools

@@ -209,19 +209,6 @@ async def test_waits_outlast_an_expiry_that_a_refresh_has_moved(service, poll, l
     assert (result["cursor"], [session["code"] for session in result["sessions"]]) == (cursor, [code])
 
 
-async def test_draining_server_answers_waits_with_valid_cursors(service, poll, list_sessions):
-    code = await service.offer()
-    listed = await list_sessions(wait=0).json()
-    waiters = [poll(code, wait=LONG_S), list_sessions(wait=LONG_S, since=listed["cursor"])]
-    await until_waiting(service, *waiters)
-    await service.shared.drain()
-    assert (await waiters[0].json())["answer"] is None
-    assert await waiters[1].json() == listed
-    response = await poll(code, wait=LONG_S).response()
-    assert refused(response) == (503, "Service unavailable")
-    assert response.headers["Retry-After"]
-
-
 async def test_listing_waits_only_while_it_is_empty_or_unchanged(service, list_sessions, pass_time):
     waiter = list_sessions(wait=60)
     await until_over(service, pass_time, LONG_S, waiter)
