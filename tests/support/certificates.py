@@ -16,10 +16,7 @@ from cryptography.x509.oid import NameOID
 from .needs import require
 
 ADDRESSES = ("127.0.0.1", "::1")
-KEYS = {
-    "ec": lambda: ec.generate_private_key(ec.SECP256R1()),
-    "rsa": lambda: rsa.generate_private_key(65537, 2048),
-}
+KEYS = {"ec": lambda: ec.generate_private_key(ec.SECP256R1()), "rsa": lambda: rsa.generate_private_key(65537, 2048)}
 
 
 class Pair(NamedTuple):
