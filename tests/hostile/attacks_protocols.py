@@ -10,7 +10,7 @@ from bench.sockets import frame, upgrade
 from support.nostr import make_event
 
 from .attacker import BIG, CONNECTIONS, HOLD_S, ORIGIN, SMALL_ROOM, Attacker, attack
-from .attacks_websockets import Attacked, hold
+from .attacks_websockets import Attacked, hold, misuse
 
 CROWD = 900
 ROOMS = 1000
@@ -34,59 +34,44 @@ def nostr(*values: object) -> bytes:
     return frame(json.dumps(values, separators=(",", ":")).encode())
 
 
+WRONG_EVENTS = [nostr("EVENT", make_event("crowd", content, sig="1" * 128)) for content in ("", "small", LARGE)]
+
+
 def announcement(number: int, **fields: object) -> bytes:
     return text(action="announce", peer_id=f"{number:020}", info_hash=f"{number % 50:020}", left=1, **fields)
 
 
-@attack()
-async def claim_ids(attacker: Attacker) -> None:
+@misuse(CONNECTIONS, peerjs, for_s=HOLD_S)
+async def claim_ids(opened: Attacked) -> None:
     """As many PeerJS ids as an address may have connections, each with messages to absent ids."""
-
-    async def claim(opened: Attacked) -> None:
-        for number in itertools.count():
-            await attacker.pace.take()
-            payload = LARGE if number % 2 else {"sdp": "v=0"}
-            await opened.send(text(type="OFFER", dst=f"absent-{number}", payload=payload))
-
-    await hold(attacker, CONNECTIONS, claim, peerjs, for_s=HOLD_S)
+    for number in itertools.count():
+        payload = LARGE if number % 2 else {"sdp": "v=0"}
+        await opened.paced(text(type="OFFER", dst=f"absent-{number}", payload=payload))
 
 
-@attack()
-async def join_rooms(attacker: Attacker) -> None:
+@misuse(CONNECTIONS, Y_WEBRTC)
+async def join_rooms(opened: Attacked) -> None:
     """As many rooms of y-webrtc as an address may join, in messages with a thousand names each."""
-
-    async def join(opened: Attacked) -> None:
-        first = next(NUMBERS) * ROOMS
-        await opened.send(text(type="subscribe", topics=[f"{number:0256}" for number in range(first, first + ROOMS)]))
-        await opened.swallow()
-
-    await hold(attacker, CONNECTIONS, join, Y_WEBRTC)
+    first = next(NUMBERS) * ROOMS
+    await opened.send(text(type="subscribe", topics=[f"{number:0256}" for number in range(first, first + ROOMS)]))
+    await opened.swallow()
 
 
-@attack()
-async def subscribe_to_topics(attacker: Attacker) -> None:
+@misuse(CONNECTIONS, NOSTR, for_s=HOLD_S)
+async def subscribe_to_topics(opened: Attacked) -> None:
     """As many topics of Nostr as an address may have, each in a filter with 500 kinds."""
     kinds = [*range(20_000, 20_500)]
-
-    async def subscribe(opened: Attacked) -> None:
-        while True:
-            filters = [{"#x": [f"{next(NUMBERS):0256}"], "kinds": kinds} for _ in range(75)]
-            await opened.paced(nostr("REQ", str(next(NUMBERS)), *filters), len(filters) + 15)
-
-    await hold(attacker, CONNECTIONS, subscribe, NOSTR, for_s=HOLD_S)
+    while True:
+        filters = [{"#x": [f"{next(NUMBERS):0256}"], "kinds": kinds} for _ in range(75)]
+        await opened.paced(nostr("REQ", str(next(NUMBERS)), *filters), len(filters) + 15)
 
 
-@attack()
-async def publish_wrong_events(attacker: Attacker) -> None:
+@misuse(CROWD, NOSTR, room=SMALL_ROOM, for_s=HOLD_S)
+async def publish_wrong_events(opened: Attacked) -> None:
     """Events with wrong signatures, and large ones with many subscribers, of which some do not read."""
-    events = [nostr("EVENT", make_event("crowd", content, sig="1" * 128)) for content in ("", "small", LARGE)]
-
-    async def publish(opened: Attacked) -> None:
-        await opened.send(nostr("REQ", "a" * 64, {"#x": ["crowd"]}))
-        for data in itertools.cycle(events):
-            await opened.paced(data)
-
-    await hold(attacker, CROWD, publish, NOSTR, room=SMALL_ROOM, for_s=HOLD_S)
+    await opened.send(nostr("REQ", "a" * 64, {"#x": ["crowd"]}))
+    for data in itertools.cycle(WRONG_EVENTS):
+        await opened.paced(data)
 
 
 @attack()
@@ -106,16 +91,12 @@ async def publish_to_a_crowd(attacker: Attacker) -> None:
     await asyncio.gather(belonging, hold(attacker, 20, publish, Y_WEBRTC))
 
 
-@attack()
-async def announce_in_swarms(attacker: Attacker) -> None:
+@misuse(CROWD, TRACKER, for_s=HOLD_S)
+async def announce_in_swarms(opened: Attacked) -> None:
     """Announcements with ten large offers in swarms of the attacker's own connections."""
     offers = [{"offer": {"type": "offer", "sdp": LARGE[:20_000]}, "offer_id": f"{number:020}"} for number in range(10)]
-
-    async def announce(opened: Attacked) -> None:
-        for number in itertools.count(next(NUMBERS), 50):
-            await opened.paced(announcement(number, offers=offers), 11)
-
-    await hold(attacker, CROWD, announce, TRACKER, for_s=HOLD_S)
+    for number in itertools.count(next(NUMBERS), 50):
+        await opened.paced(announcement(number, offers=offers), 11)
 
 
 @attack()
@@ -152,15 +133,9 @@ BROKEN = [
 ]  # fmt: skip
 
 
-@attack()
-async def broken_messages_of_protocols(attacker: Attacker) -> None:
+@misuse(50, lambda: random.choice([peerjs(), Y_WEBRTC, TRACKER, NOSTR, MATCHBOX, RXDB, GODOT]))
+async def broken_messages_of_protocols(opened: Attacked) -> None:
     """Malformed and huge messages to all protocols. Nothing may fail in the server."""
-
-    async def send_all(opened: Attacked) -> None:
-        for data in random.sample(BROKEN, len(BROKEN)):
-            await opened.paced(frame(data))
-        await opened.swallow(0.2)
-
-    await hold(
-        attacker, 50, send_all, lambda: random.choice([peerjs(), Y_WEBRTC, TRACKER, NOSTR, MATCHBOX, RXDB, GODOT])
-    )
+    for data in random.sample(BROKEN, len(BROKEN)):
+        await opened.paced(frame(data))
+    await opened.swallow(0.2)

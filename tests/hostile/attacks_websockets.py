@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import functools
 import itertools
 import json
 import random
@@ -38,8 +39,9 @@ NOTHING = {"code": "00000000-0000-4000-8000-000000000000", "side": "offerer"}
 
 
 # Violations and binary messages, with the close code that reports each (RFC 6455, 7.4.1).
-BROKEN_FRAMES = [(each.sent, 1003) for each in VECTORS.values() if each.binary]
-BROKEN_FRAMES += [(each.sent, each.code) for each in VECTORS.values() if each.code in (1002, 1007, 1009)]
+BINARY = [(each.sent, 1003) for each in VECTORS.values() if each.binary]
+VIOLATIONS = [(each.sent, each.code) for each in VECTORS.values() if each.code in (1002, 1007, 1009)]
+BROKEN_FRAMES = itertools.cycle(BINARY + VIOLATIONS)
 
 
 class Attacked:
@@ -117,7 +119,7 @@ class Attacked:
 async def hold(
     attacker: Attacker,
     count: int,
-    misuse: Callable[[Attacked], Awaitable[object]],
+    treat: Callable[[Attacked], Awaitable[object]],
     upgrading: bytes | Callable[[], bytes] = UPGRADING,
     *,
     room: int | None = None,
@@ -125,14 +127,27 @@ async def hold(
 ) -> None:
     """Keep a number of WebSockets open, each misused in this way, for a limited time if given, and then reopened."""
 
-    async def treat(connected: socket.socket) -> None:
+    async def treat_socket(connected: socket.socket) -> None:
         opened = Attacked(attacker, connected)
         await opened.upgrade(upgrading() if callable(upgrading) else upgrading)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(for_s):
-                await misuse(opened)
+                await treat(opened)
 
-    await attacker.hold(count, treat, room)
+    await attacker.hold(count, treat_socket, room)
+
+
+def misuse(count: int, upgrading: bytes | Callable[[], bytes] = UPGRADING, **options: object):
+    """Register an attack of a number of WebSockets, from what it does with each. The options are those of `hold`."""
+
+    def register(treat: Callable[[Attacked], Awaitable[object]]):
+        @functools.wraps(treat)
+        async def run(attacker: Attacker) -> None:
+            await hold(attacker, count, treat, upgrading, **options)
+
+        return attack()(run)
+
+    return register
 
 
 def call(method: str, count: int = 1, **params: object) -> bytes:
@@ -140,20 +155,15 @@ def call(method: str, count: int = 1, **params: object) -> bytes:
     return frame(json.dumps([one] * count if count > 1 else one).encode())
 
 
-@attack()
-async def broken_frames(attacker: Attacker) -> None:
+@misuse(50)
+async def broken_frames(opened: Attacked) -> None:
     """Frames that break each rule, each on a separate connection. The close code must report the violation."""
-    frames = itertools.cycle(BROKEN_FRAMES)
-
-    async def break_rules(opened: Attacked) -> None:
-        data, code = next(frames)
-        await opened.send(data)
-        # A fragment counts as a request. At the hard limit it closes the connection before the violation is read.
-        # If memory is scarce, the largest unfinished messages of an address end without a close frame.
-        others = () if data[0] != FIRST else (1008,) if len(data) < UNFINISHED_BYTES else (1008, None)
-        await opened.closed(code, *others)
-
-    await hold(attacker, 50, break_rules)
+    data, code = next(BROKEN_FRAMES)
+    await opened.send(data)
+    # A fragment counts as a request. At the hard limit it closes the connection before the violation is read.
+    # If memory is scarce, the largest unfinished messages of an address end without a close frame.
+    others = () if data[0] != FIRST else (1008,) if len(data) < UNFINISHED_BYTES else (1008, None)
+    await opened.closed(code, *others)
 
 
 @attack()
@@ -224,18 +234,14 @@ async def large_waits(attacker: Attacker) -> None:
     await hold(attacker, 50, wait)
 
 
-@attack()
-async def store_in_batches(attacker: Attacker) -> None:
+@misuse(8)
+async def store_in_batches(opened: Attacked) -> None:
     """Offers of 200 KB, each in a batch with 99 small requests, as fast as the rate limit allows."""
     small = {"jsonrpc": "2.0", "id": 1, "method": "version"}
     large = small | {"method": "offer", "params": {"topic": "batches", "info": "i", "offer": "x" * 200_000}}
     data = frame(json.dumps([large, *[small] * 99]).encode())
-
-    async def publish(opened: Attacked) -> None:
-        while True:
-            await opened.ask(data, 100)
-
-    await hold(attacker, 8, publish)
+    while True:
+        await opened.ask(data, 100)
 
 
 @attack()
