@@ -1,13 +1,15 @@
 """A short soak finds no fault, misses data that is deleted, and its verdict names what grows or fails."""
 
-import sys
+import argparse
+import asyncio
+import shutil
 import time
 
 import pytest
-from soak import verdict
+import uvloop
+from soak import cluster, protocols, verdict
+from soak.servers import Soak
 from soak.tally import Outages, Tally
-from support.paths import TESTS
-from support.waiting import output, run_command
 
 LEVEL = {"memory_mib": 60.0, "descriptors": 300, "disk_mib": 20.0, "p50_ms": 3.0, "p99_ms": 40.0}
 LEVEL |= {"tasks": 50, "keys": 600}  # of a server of a cluster
@@ -15,57 +17,41 @@ ALONE, CLUSTER = verdict.ALONE, verdict.CLUSTER
 pytestmark = pytest.mark.slow
 
 
-SPLIT = """
-import argparse, asyncio, pathlib, sys, uvloop
-from soak import cluster, protocols
-
-class Split(cluster.ClusterSoak):
-    def maker(self, number):
-        make = super().maker(number)
-        return lambda port: make(port, **{"redis-prefix": f"server-{number}:"})
-
-    async def cause_outages(self):
-        async with asyncio.timeout(60):
-            while len({line.split(":")[0] for line in self.tally.wrong}) < 5:
-                await asyncio.sleep(0.1)
-
-protocols.ARRIVAL_S = 1.0
-cluster.REPLICAS = 1
-options = argparse.Namespace(minutes=0.01, peers=60, pause=0.5, session_timeout_ms=20_000, cluster="valkey")
-soak = Split(options, pathlib.Path(sys.argv[1]))
-try:
-    uvloop.run(soak.run())
-finally:
-    soak.close()
-print(*sorted({line.split(":")[0] for line in soak.tally.wrong}), sep="\\n")
-"""
+def wrong_in(soak_class, where, **options):
+    """Return what a short run with broken servers finds wrong."""
+    soak = soak_class(argparse.Namespace(session_timeout_ms=20_000, **options), where)
+    try:
+        uvloop.run(soak.run())
+    finally:
+        soak.close()
+    return {line.split(":")[0] for line in soak.tally.wrong}
 
 
 @pytest.mark.weekly
-def test_soak_reports_servers_that_do_not_share_their_cluster(tmp_path):
-    found = output(run_command(sys.executable, "-c", SPLIT, tmp_path, cwd=TESTS)).split("\n")
-    assert {"PeerJS", "sessions", "tracker", "ws-relay", "y-webrtc"} <= {*found}
+def test_soak_reports_servers_that_do_not_share_their_cluster(tmp_path, monkeypatch):
+    class Split(cluster.ClusterSoak):
+        def maker(self, number):
+            make = super().maker(number)
+            return lambda port: make(port, **{"redis-prefix": f"server-{number}:"})
 
+        async def cause_outages(self):
+            async with asyncio.timeout(60):
+                while len({line.split(":")[0] for line in self.tally.wrong}) < 5:
+                    await asyncio.sleep(0.1)
 
-FORGETFUL = """
-import argparse, pathlib, shutil, sys, uvloop
-from soak.servers import Soak
-
-class Forgetful(Soak):
-    def make(self, port):
-        shutil.rmtree(self.where / "data", ignore_errors=True)
-        return super().make(port)
-
-options = argparse.Namespace(minutes=0.05, peers=50, pause=1, session_timeout_ms=20_000)
-soak = Forgetful(options, pathlib.Path(sys.argv[1]))
-uvloop.run(soak.run())
-print(*sorted({line.split(":")[0] for line in soak.tally.wrong}), sep="\\n")
-"""
+    monkeypatch.setattr(protocols, "ARRIVAL_S", 1.0)
+    monkeypatch.setattr(cluster, "REPLICAS", 1)
+    found = wrong_in(Split, tmp_path, minutes=0.01, peers=60, pause=0.5, cluster="valkey")
+    assert {"PeerJS", "sessions", "tracker", "ws-relay", "y-webrtc"} <= found
 
 
 def test_soak_reports_lost_sessions(tmp_path):
-    found = output(run_command(sys.executable, "-c", FORGETFUL, tmp_path, cwd=TESTS)).split("\n")
-    assert {"poll", "sessions"} <= {*found}
+    class Forgetful(Soak):
+        def make(self, port):
+            shutil.rmtree(self.where / "data", ignore_errors=True)
+            return super().make(port)
+
+    assert {"poll", "sessions"} <= wrong_in(Forgetful, tmp_path, minutes=0.05, peers=50, pause=1)
 
 
 def judge(rules, wrong=(), seconds=range(0, 7200, 60), undone=(), **changes):
