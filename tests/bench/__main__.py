@@ -21,7 +21,7 @@ ALL = (life.life, websockets.websockets, protocols.protocols, instructions.instr
 PARTS = {measure.__name__: measure for measure in ALL}
 
 
-def parsed() -> argparse.Namespace:
+def main() -> int:
     parser = argparse.ArgumentParser(
         prog="tests/bench/run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -34,11 +34,7 @@ def parsed() -> argparse.Namespace:
     where = "where the databases go; which disk that is matters (default: %(default)s)"
     add("--dir", type=Path, default=tempfile.gettempdir(), help=where)
     add("--json", type=Path, metavar="FILE", help="write the figures there too")
-    return parser.parse_args()
-
-
-def main() -> int:
-    arguments = parsed()
+    arguments = parser.parse_args()
     parts = arguments.only or list(PARTS)
     began_s = time.perf_counter()
     status = 0

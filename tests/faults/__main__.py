@@ -14,16 +14,12 @@ from .trials import SHAPES, make_cluster
 SERVERS = 2
 
 
-def parsed():
+def main():
     parser = argparse.ArgumentParser(prog="tests/faults/run", description=__doc__)
     parser.add_argument("--only", choices=SHAPES, help="one kind of fault")
     parser.add_argument("--kind", choices=KINDS, help="one kind of server")
     parser.add_argument("--trials", type=int, default=10, help="of each (default: %(default)s)")
-    return parser.parse_args()
-
-
-def main():
-    arguments = parsed()
+    arguments = parser.parse_args()
     lost = 0
     for kind in [arguments.kind] if arguments.kind else KINDS:
         print(output(run_command(binary(kind), "--version")).strip(), flush=True)

@@ -6,8 +6,7 @@ import sys
 from bench.report import aligned, processor
 
 from .attacks import ATTACKS
-from .trial import Outcome, attempt
-from .verdict import GOALS, against, measured
+from .trial import GOALS, Outcome, against, attempt, measured
 
 
 def table(outcomes: list[Outcome]) -> str:

@@ -10,8 +10,7 @@ import pytest
 
 from . import watcher
 from .__main__ import table
-from .trial import Outcome, p99
-from .verdict import against
+from .trial import Outcome, against, p99
 
 GOOD = Outcome("mixed", bound_mib=100, poll_s=0, wake_s=0, level_s=1, end_s=1, status=0)
 

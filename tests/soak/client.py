@@ -19,18 +19,12 @@ BREAKS = (*wire.BROKEN, BenchError, WebSocketException)
 
 
 class Peer:
-    """The client of a peer over HTTP, with the results of its requests.
-
-    Args:
-        tally_of: returns the tally of the server to use. It is called again after each lost connection.
-        origin: the origin of the peer.
-    """
+    """The client of a peer over HTTP. After each lost connection, `tally_of` returns the tally of the server to use."""
 
     protocol = "HTTP"
 
     def __init__(self, tally_of: Callable[[], Tally], origin: str) -> None:
-        self._tally_of = tally_of
-        self._origin = origin
+        self._tally_of, self._origin = tally_of, origin
         self._choose_server()
 
     async def ask(self, method: str, path: str, fields: dict | None = None, wait_s: float = 0) -> tuple[int, dict]:
