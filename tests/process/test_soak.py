@@ -1,7 +1,6 @@
 """A short soak finds no fault, misses data that is deleted, and its verdict names what grows or fails."""
 
 import argparse
-import asyncio
 import shutil
 import time
 
@@ -10,6 +9,7 @@ import uvloop
 from soak import cluster, protocols, verdict
 from soak.servers import Soak
 from soak.tally import Outages, Tally
+from support.rpc import until
 
 LEVEL = {"memory_mib": 60.0, "descriptors": 300, "disk_mib": 20.0, "p50_ms": 3.0, "p99_ms": 40.0}
 LEVEL |= {"tasks": 50, "keys": 600}  # of a server of a cluster
@@ -35,9 +35,7 @@ def test_soak_reports_servers_that_do_not_share_their_cluster(tmp_path, monkeypa
             return lambda port: make(port, **{"redis-prefix": f"server-{number}:"})
 
         async def cause_outages(self):
-            async with asyncio.timeout(60):
-                while len({line.split(":")[0] for line in self.tally.wrong}) < 5:
-                    await asyncio.sleep(0.1)
+            await until(lambda: len({line.split(":")[0] for line in self.tally.wrong}) >= 5)
 
     monkeypatch.setattr(protocols, "ARRIVAL_S", 1.0)
     monkeypatch.setattr(cluster, "REPLICAS", 1)
