@@ -1,23 +1,29 @@
-"""Connections of clients of all protocols: unexpected errors, the cost of messages, unusual JSON, cancellation."""
+"""Connections of clients of all protocols: errors, the cost of messages, cancellation, memory, unusual JSON."""
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
+import math
+import tracemalloc
 from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
+from support import json_vectors
+from support.frame_vectors import CONT, MORE, PING, TEXT, frame
 from support.nostr import make_event
 from support.peerjs import open_peer
 from support.rpc import BOUND_S, RpcClient, until
-from support.service import ORIGIN, OTHER, TIMEOUT_MS, invalid
+from support.service import HANDSHAKE, ORIGIN, OTHER, TIMEOUT_MS, head, invalid, with_origin
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tornado_signal.protocols import matchbox, peerjs, rooms
 from tornado_signal.protocols.connection import ProtocolConnection
 from tornado_signal.settings.origins import AllowedOrigins
+from tornado_signal.transport import websocket
 from tornado_signal.websocket import rpc
 
 MESSAGES = {  # a message that is processed at once, and one whose work is awaited
@@ -56,7 +62,9 @@ MEETINGS = {
 
 
 def open_socket(service, path, origin=ORIGIN):
-    return connect(f"ws://127.0.0.1:{service.port}{path}", origin=origin, compression=None, ping_interval=None)
+    return connect(
+        f"ws://127.0.0.1:{service.port}{path}", origin=origin, compression=None, ping_interval=None, max_queue=None
+    )
 
 
 @contextlib.asynccontextmanager
@@ -397,3 +405,137 @@ async def test_cancelled_wait_ends_without_a_response_and_frees_its_place(servic
         await service.store.sweep(service.clock.ms)
         assert (await asyncio.wait_for(other, BOUND_S))["error"]["code"] == 404
     assert not service.shared.running
+
+
+# Memory
+
+
+async def upgraded(stack, service, path="/ws"):
+    connection = await stack.enter_async_context(service.connect())
+    await connection.send(head("GET", path, with_origin(ORIGIN, HANDSHAKE)))
+    assert b" 101 " in await connection.reader.readuntil(b"\r\n\r\n")
+    return connection
+
+
+async def ping(connections):
+    """Wait until the server has processed everything sent before."""
+    for connection in connections:
+        await connection.send(frame(PING, b"done?"))
+    for connection in connections:
+        await asyncio.wait_for(connection.reader.readuntil(b"done?"), BOUND_S)
+
+
+@pytest.fixture
+def traced():
+    """The function that returns the bytes in memory since the last call of `tracemalloc.clear_traces`."""
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("path", MESSAGES)
+async def test_neither_the_query_of_a_handshake_nor_a_large_message_stays_in_memory(path, service, traced):
+    message, target = MESSAGES[path][0].encode(), path.replace("id=a&token=t", "id=WHO")
+    target += ("&" if "?" in path else "?") + "token=WHO"
+    async with contextlib.AsyncExitStack() as stack:
+        targets = [target.replace("WHO", str(number)).ljust(24_000, "x") for number in range(30)]
+        connections = [await upgraded(stack, service, target) for target in targets]
+        del targets
+        assert traced() < len(connections) * 16_000
+        data = frame(TEXT, message.ljust(256 * 1024)) + frame(TEXT, b"{".ljust(1500)) * 3
+        tracemalloc.clear_traces()
+        for connection in connections:
+            await connection.send(data)
+        await ping(connections)
+        await until(lambda: not service.server.state.unfinished.bytes)
+        assert traced() < len(connections) * 20_000
+
+
+async def test_tiny_fragments_take_no_more_memory_than_is_counted(service, traced):
+    async with contextlib.AsyncExitStack() as stack:
+        connection = await upgraded(stack, service)
+        fragments = frame(CONT | MORE, b"ab") * 20_000
+        await connection.send(frame(TEXT | MORE, b"x"))
+        tracemalloc.clear_traces()
+        await connection.send(fragments)
+        await until(lambda: service.server.state.unfinished.bytes >= 40_000)
+        await ping([connection])
+        assert traced() < 3 * 40_000
+
+
+async def test_messages_sent_while_a_client_breaks_the_rules_are_dropped(service, monkeypatch):
+    sockets = []
+
+    def process(self, opcode, data):
+        sockets.append(self)
+        self.send(b"before")
+        self.send_part(b"", first=True)
+        self.receiver.frame_received()
+
+    monkeypatch.setattr(websocket.WebSocket, "_process", process)
+    async with contextlib.AsyncExitStack() as stack:
+        connection = await upgraded(stack, service)
+        await connection.send(frame(PING) + frame(CONT, b"x"))  # a violation
+        await until(lambda: sockets and sockets[0]._closing)
+        sockets[0].send(b"after")
+        sockets[0].send_part(b"after", last=True)
+        sockets[0].post(b"after")
+        received = await asyncio.wait_for(connection.reader.read(), BOUND_S)
+    assert received.startswith(b"\x81\x06before\x01\x00\x88")
+    assert b"after" not in received
+
+
+async def test_binary_message_closes_a_connection_of_the_api(service):
+    async with open_socket(service, "/ws") as socket:
+        await socket.send(b"{}")
+        assert (await end_of(socket))[0] == 1003
+
+
+# JSON at the edges of RFC 8259
+
+LAST = "the last"
+MISSING = object()
+ANNOUNCE = b'{"action":"announce","info_hash":"%b","peer_id":"%%b","offers":[{"offer":%%%%b,"offer_id":"%b"}]}'
+ANNOUNCE %= b"h" * 20, b"o" * 20
+PUBLICATION = b'{"type":"publish","topic":"r","%b":%%b}'
+PROTOCOLS = {  # a path, the receiver's first messages, a message with a payload, and the payload's name
+    "PeerJS": ("/peerjs?key=k&token=t&id=", [], b'{"type":"OFFER","dst":"b","payload":%b}', "payload"),
+    "y-webrtc": ("/y-webrtc", [b'{"type":"subscribe","topics":["r"]}'], PUBLICATION % b"data", "data"),
+    "ws-relay": ("/y-webrtc", [b'{"type":"subscribe","topic":"r"}'], PUBLICATION % b"payload", "payload"),
+    "tracker": ("/tracker", [ANNOUNCE % (b"b" * 20) % b"1"], ANNOUNCE % (b"a" * 20), "offer"),
+}
+
+
+def is_text(message):
+    """Return whether a message is UTF-8. Otherwise it must be binary."""
+    with contextlib.suppress(UnicodeDecodeError):
+        return bool(message.decode())
+
+
+def finite(text):
+    """Return a number, or None if it is infinite as a double. The protocols deliver null in its place."""
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+parse = functools.partial(json.loads, parse_int=finite, parse_float=finite)
+
+
+@pytest.mark.parametrize("unusual", [False, True])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_payload_is_delivered_if_it_is_json(protocol, unusual, service):
+    path, hello, template, name = PROTOCOLS[protocol]
+    paths = [path + (who if "id=" in path else "") for who in "ab"]
+    found, expected = {}, {}
+    async with open_socket(service, paths[0]) as sender, open_socket(service, paths[1]) as receiver:
+        for message in (*hello, b'{"type":"ping"}'):
+            await receiver.send(message, text=True)
+        await asyncio.wait_for(receiver.recv(), BOUND_S)  # its hello has been handled
+        for message, value in json_vectors.messages(template, unusual=unusual):
+            expected[message] = [parse(value)] if value else []
+            await sender.send(message, text=is_text(message))
+            await sender.send(template % json.dumps(LAST).encode(), text=True)
+            found[message] = []
+            while (received := parse(await asyncio.wait_for(receiver.recv(), BOUND_S)).get(name, MISSING)) != LAST:
+                found[message] += [] if received is MISSING else [received]
+    assert found == expected
