@@ -4,65 +4,30 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from support.stores import TIMEOUT_MS, on_every_engine, sweep
+from support.stores import BEGIN_MS, TIMEOUT_MS, Alternating, on_every_engine, sweep
 
 from tornado_signal.errors import AlreadyAnswered, SessionNotFound, StalePosition, TooMany, Unavailable
-from tornado_signal.session import MAX_LEASES, Reason, SessionPosition, Side
+from tornado_signal.session import MAX_LEASES, MIN_HELD_MS, Reason, SessionPosition, Side
 from tornado_signal.settings.settings import Settings
 
 ORIGIN, OTHER = "https://one.example", "https://two.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
-# Each begins others, or sorts next to them, or looks like a part of a key.
-AWKWARD = ["", "\x00", "\x00\x00", "\x00\xff", "a", "a\x00", "a\x00b", "a\xff", "a/b", "b", "\U0010ffff" * 256]
-
-
-async def test_origin_reaches_only_its_own_sessions(store, under):
-    origins = [ORIGIN, OTHER, "null", ORIGIN + "\x00", ORIGIN + "\xff", "https://one.exampl", ""]
-    codes = {
-        (origin, topic): await under(store, origin).create(topic, origin) for origin in origins for topic in AWKWARD
-    }
-    for origin in origins:
-        one = under(store, origin)
-        assert await one.topics() == ([(topic, 1) for topic in sorted(AWKWARD)], len(AWKWARD))
-        for topic in AWKWARD:
-            assert await one.codes(topic) == [codes[origin, topic]]
-        for other in origins:
-            if other != origin:
-                code = codes[other, "a"]
-                calls = one.answer(code), one.add(code, OFFERER, "c"), one.refresh(code), one.read(code, OFFERER)
-                results = await asyncio.gather(*calls, one.read(code, ANSWERER), return_exceptions=True)
-                assert {type(result) for result in results} == {SessionNotFound}
-    await under(store).answer(codes[ORIGIN, "a"])
-    assert len((await under(store).topics())[0]) == len(AWKWARD) - 1
-    assert len((await under(store, OTHER).topics())[0]) == len(AWKWARD)
+LEASES = [bytes([number]) * 12 for number in (1, 2)]
 
 
 async def test_concurrent_changes_do_not_tear_a_listing(store, one):
-    codes = [await one.create(info=str(number)) for number in range(150)]
+    codes = [await one.create(info=str(number)) for number in range(154)]
     seen = []
     async for step in store.sessions(ORIGIN, "topic"):
         seen += [listed.session.code for listed in step]
         await one.create()
-        for code in codes[::7]:
-            with suppress(AlreadyAnswered):
-                await one.answer(code, str(len(seen)))
+        for answered, withdrawn in zip(codes[::7], codes[3::7], strict=True):
+            with suppress(AlreadyAnswered, SessionNotFound):
+                await one.answer(answered, str(len(seen)))
+            with suppress(SessionNotFound):
+                await one.withdraw(withdrawn)
     assert len(seen) == len(set(seen))
-    assert set(codes) - set(codes[::7]) <= set(seen) <= set(codes)
-
-
-@on_every_engine
-async def test_one_of_two_simultaneous_answers_is_accepted(one, engine):
-    code = await one.create()
-    before = asyncio.create_task(one.add(code, OFFERER, "c"))
-    await asyncio.sleep(0)
-    answers = ["a", "b", "a", "c"] * 5
-    results = await asyncio.gather(*[one.answer(code, answer) for answer in answers], return_exceptions=True)
-    await before
-    winner = (await one.read(code, ANSWERER)).description
-    assert winner == "a" or not engine.in_order
-    assert [type(result) for result in results] == [
-        type(None) if each == winner else AlreadyAnswered for each in answers
-    ]
+    assert set(codes) - {*codes[::7], *codes[3::7]} <= set(seen) <= set(codes)
 
 
 @on_every_engine
@@ -86,26 +51,6 @@ async def test_simultaneous_candidates_are_stored_and_read_once_in_whole_batches
         found = [texts[at : at + 50] for at in range(0, len(texts), 50)]
         assert (found if engine.in_order else sorted(found)) == sent
         assert sorted([news.description_number, *(number for number, _ in news.candidates)]) == list(range(1, 302))
-
-
-@on_every_engine
-async def test_content_published_simultaneously_is_one_session(opened, engine):
-    _, one = await opened(codes="content")
-    codes = await asyncio.gather(*[one.create(info=str(number)) for number in range(50)])
-    assert len(set(codes)) == 1
-    (listed,) = await one.sessions()
-    assert listed.session.info == "0" or not engine.in_order
-    await asyncio.gather(*[one.create() for _ in range(10)], one.answer(codes[0]), *[one.create() for _ in range(10)])
-    assert (await one.codes(), await one.topics()) == ([], ([], 0))
-    assert (await one.read(codes[0], ANSWERER)).description == "answer"
-
-
-async def test_secret_of_a_store_lasts(open_store, restarted):
-    store = await open_store()
-    secret = store.secret
-    store, _ = await restarted(store)
-    assert store.secret == secret
-    assert len(secret) == 32
 
 
 async def test_closed_store_is_unavailable(opened):
@@ -137,6 +82,18 @@ async def test_changes_before_the_closing_are_committed_or_refused(opened, open_
     assert result is None or type(result) is Unavailable
 
 
+async def test_equal_content_has_a_bounded_number_of_leases(opened):
+    _, one = await opened(codes="content")
+    leases = [bytes(11) + bytes([number]) for number in range(MAX_LEASES + 1)]
+    code, *others = [await one.create(lease=lease) for lease in leases]
+    assert {*others} == {code}
+    with pytest.raises(SessionNotFound):
+        await one.renew(code, leases[0])
+    await one.hold(code, leases[0])
+    with pytest.raises(SessionNotFound):
+        await one.renew(code, leases[-1])
+
+
 async def test_position_of_an_earlier_session_with_the_same_code_is_refused(opened):
     _, one = await opened(codes="content")
     code = await one.create()
@@ -150,16 +107,80 @@ async def test_position_of_an_earlier_session_with_the_same_code_is_refused(open
         await one.read(code, OFFERER, since=before)
 
 
-async def test_equal_content_has_a_bounded_number_of_leases(opened):
-    _, one = await opened(codes="content")
-    leases = [bytes(11) + bytes([number]) for number in range(MAX_LEASES + 1)]
-    code, *others = [await one.create(lease=lease) for lease in leases]
-    assert {*others} == {code}
+@pytest.fixture
+def reports(store):
+    """The reports of all processes, in order."""
+    found = []
+    store.observe(lambda *report: found.append(report))
+    return found
+
+
+async def test_each_event_is_reported_once_with_what_is_known(one, store, reports):
+    answered, withdrawn = await one.create("first"), await one.create("second", ttl_ms=500)
+    answers = [one.answer(answered, text) for text in ("same", "same", "other")]
+    await asyncio.gather(*answers, return_exceptions=True)
+    await one.answer(answered, (await one.read(answered, ANSWERER)).description)
+    await one.withdraw(withdrawn)
+    missing = bytes(16)
+    for refused in (one.answer(answered, "x"), one.withdraw(missing), one.answer(missing), one.withdraw(withdrawn)):
+        with pytest.raises((AlreadyAnswered, SessionNotFound)):
+            await refused
+    await one.add(answered, ANSWERER, "a")
+    await one.refresh(answered)
+    await one.withdraw(answered, ANSWERER)
+    first = (ORIGIN, answered, "first", BEGIN_MS, BEGIN_MS + TIMEOUT_MS)
+    second = (ORIGIN, withdrawn, "second", BEGIN_MS, BEGIN_MS + 500)
+    created = [("created", *first), ("created", *second)]
+    assert reports == [*created, ("answered", *first), ("withdrawn", *second), ("withdrawn", *first)]
+    del reports[:]
+    held = await one.create(lease=LEASES[0])
+    assert reports == [("created", ORIGIN, held, "topic", BEGIN_MS, BEGIN_MS + MIN_HELD_MS)]
+    await one.hold(held, LEASES[1])
     with pytest.raises(SessionNotFound):
-        await one.renew(code, leases[0])
-    await one.hold(code, leases[0])
-    with pytest.raises(SessionNotFound):
-        await one.renew(code, leases[-1])
+        await one.release(held, LEASES[0])
+    await one.release(held, LEASES[1])
+    assert [report[:4] for report in reports[1:]] == [("withdrawn", ORIGIN, held, "topic")]
+    store.observe(None)
+    await one.withdraw(await one.create())
+    assert len(reports) == 2
+
+
+async def test_observer_that_raises_stops_no_operation(store, one, caplog):
+    store.observe(lambda *report: 1 // 0)
+    code = await one.create()
+    await one.answer(code)
+    assert await one.codes() == []
+    assert caplog.text.count("ZeroDivisionError:") == 2
+
+
+async def test_unanswered_sessions_expire_once_whoever_looks(one, store, reports, clock):
+    codes = {await one.create(topic, offer=topic): topic for topic in map(str, range(30))}
+    await one.answer(await one.create("answered"))
+    clock.ms += TIMEOUT_MS
+    position = await one.begin("0")
+    looks = [one.topics(), one.news(position, "0"), one.state("1"), one.create("2"), store.counts(), store.counts()]
+    await asyncio.gather(*looks)
+    await sweep(store)
+    await one.topics()
+    expired = [(report[2], report[3], report[5]) for report in reports if report[0] == "expired"]
+    assert sorted(expired) == sorted((code, topic, BEGIN_MS + TIMEOUT_MS) for code, topic in codes.items())
+    if isinstance(store, Alternating):  # Redis deletes answered sessions itself
+        assert sum(each.metrics.swept for each in store.stores) == len(codes)
+    else:
+        assert store.metrics.swept == len(codes) + 1
+
+
+async def test_content_derived_codes_expire_before_they_are_created_again(opened, clock):
+    store, one = await opened(codes="content")
+    reports = []
+    store.observe(lambda *report: reports.append(report[0]))
+    code = await one.create()
+    assert await one.create() == code
+    clock.ms += TIMEOUT_MS
+    assert await one.create() == code
+    await one.withdraw(code)
+    assert await one.create() == code
+    assert reports == ["created", "expired", "created", "withdrawn", "created"]
 
 
 async def test_refreshed_session_is_counted(store, one, clock, until):
@@ -305,9 +326,10 @@ async def test_changed_quotas_apply_immediately(opened):
     await one.add(code, OFFERER, "e")
 
 
-async def test_both_sides_have_the_same_candidate_quota(opened):
-    _, one = await opened(max_candidates=10)
-    code = await one.create()
+async def test_quotas_of_a_side(opened, restarted):
+    options = {"max_candidates": 10, "max_body_bytes": 250}
+    store, one = await opened(**options)
+    code, large = await one.create(), await one.create(offer="o" * 600)
     await one.add(code, OFFERER, *"0123456789")
     await one.add(code, ANSWERER, *"01234567")
     for side, texts in ((OFFERER, "x"), (ANSWERER, "xyz")):
@@ -318,22 +340,17 @@ async def test_both_sides_have_the_same_candidate_quota(opened):
     await one.add(code, ANSWERER, "9")
     with pytest.raises(TooMany):
         await one.add(code, ANSWERER, "x")
-
-
-async def test_quota_of_bytes_per_side(opened, restarted):
-    store, one = await opened(max_body_bytes=250)
-    code = await one.create(offer="o" * 600)
-    await one.add(code, OFFERER, "c" * 200, "é" * 50)
-    store, one = await restarted(store, max_body_bytes=250)
-    await one.add(code, OFFERER, "c" * 99)
+    await one.add(large, OFFERER, "c" * 200, "é" * 50)
+    store, one = await restarted(store, **options)
+    await one.add(large, OFFERER, "c" * 99)
     with pytest.raises(TooMany) as refused:
-        await one.add(code, OFFERER, "cc")
+        await one.add(large, OFFERER, "cc")
     assert refused.value.reason == "bytes of a session"
-    await one.add(code, OFFERER, "c")
-    await one.add(code, ANSWERER, "c" * 1000)
-    await one.answer(code, "a" * 1000)  # an answer is never refused for what came before it
+    await one.add(large, OFFERER, "c")
+    await one.add(large, ANSWERER, "c" * 1000)
+    await one.answer(large, "a" * 1000)  # an answer is never refused for what came before it
     with pytest.raises(TooMany):
-        await one.add(code, ANSWERER, "c")
+        await one.add(large, ANSWERER, "c")
 
 
 @pytest.fixture

@@ -140,19 +140,17 @@ class Model(RuleBasedStateMachine):
         # For each topic: the number of additions and removals, and its states with this number and its sessions.
         self.moves = Counter()
         self.states = defaultdict(list)
-        # The expected events of this step, and the waiting readers.
-        self.touched = set()
-        self.waits = {}
 
     def run(self, operation):
         return self.loop.run_until_complete(operation)
 
+    @initialize(timeout_ms=st.sampled_from(TIMEOUTS_MS), by_content=st.booleans())
     def open(self, timeout_ms, by_content):
         codes = "content" if by_content else "random"
         self.timeout_ms, self.by_content = timeout_ms, by_content
         options = {"session_timeout_ms": timeout_ms, "codes": codes, "hold_grace_ms": NEVER_MS}
         self.store = self.run(self.engine.open(self.name, **options))
-        self.touched, self.waits = set(), {}
+        self.touched, self.waits = set(), {}  # the expected events of a step, and the waiting readers
 
     def under(self, origin):
         return Under(self.store, origin)
@@ -227,10 +225,6 @@ class Model(RuleBasedStateMachine):
             self.announced_ms[origin, code] = expires_ms
             self.touched.add((origin, session.topic))
         session.expires_ms = expires_ms
-
-    @initialize(timeout_ms=st.sampled_from(TIMEOUTS_MS), by_content=st.booleans())
-    def begin(self, timeout_ms, by_content):
-        self.open(timeout_ms, by_content)
 
     @rule(
         target=codes,
@@ -388,10 +382,11 @@ class Model(RuleBasedStateMachine):
             assert news.candidates == [each for each in session.candidates[side] if each[0] > since]
             assert news.description == (session.offer if side is Side.OFFERER else session.answer)
 
-    @rule(name=codes, side=sides, shown=secrets)
-    def read_with_some_secret(self, name, side, shown):
-        admitted = self.admitted(*name, side.other, shown)
-        reading = self.under(name[0]).read(name[1], side, secret_hash=shown)
+    @rule(name=codes, foreign=foreign, side=sides, shown=secrets)
+    def read_with_some_secret(self, name, foreign, side, shown):
+        origin, code = foreign or name[0], name[1]
+        admitted = self.admitted(origin, code, side.other, shown)
+        reading = self.under(origin).read(code, side, secret_hash=shown)
         assert self.attempt(reading) is (None if admitted else SessionNotFound)
 
     @rule(origin=st.sampled_from(ORIGINS), topic=st.sampled_from(TOPICS), limit=st.integers(1, 5))
@@ -474,12 +469,12 @@ class Model(RuleBasedStateMachine):
     @rule(timeout_ms=st.sampled_from(TIMEOUTS_MS), by_content=st.booleans())
     def reopen(self, timeout_ms, by_content):
         """Close and open it, maybe with other settings. Its time continues although the clock was set back."""
-        before_ms = self.clock.ms
+        before_ms, secret = self.clock.ms, self.store.secret
         self.run(self.engine.check(self.store))
         self.run(self.store.close())
         self.clock.ms = self.wall_ms
         self.open(timeout_ms, by_content)
-        assert self.clock.ms == max(before_ms, self.wall_ms)
+        assert (self.clock.ms, self.store.secret) == (max(before_ms, self.wall_ms), secret)
 
     @precondition(lambda self: hasattr(self.engine, "move"))
     @rule(origin=st.sampled_from(ORIGINS), topic=st.sampled_from(TOPICS), share=st.sampled_from([0, 0.5, 1]))
@@ -504,18 +499,12 @@ class Model(RuleBasedStateMachine):
             assert self.run(one.topics()) == (counts, len(counts))
             for topic in TOPICS:
                 listed = self.listed(origin, topic)
-                found = self.run(one.sessions(topic))
-                assert [(s.code, s.info, offer, s.created_ms, s.expires_ms, c) for s, offer, c in found] == [
-                    (
-                        code,
-                        s.info,
-                        s.offer,
-                        s.created_ms,
-                        s.expires_ms,
-                        [text for _, text in s.candidates[Side.OFFERER]],
-                    )
-                    for code, s in listed
-                ]
+                found = {s.code: (s, *texts) for s, *texts in self.run(one.sessions(topic))}
+                assert [*found] == [code for code, _ in listed]
+                for code, s in listed:
+                    it, texts = found[code][0], [text for _, text in s.candidates[Side.OFFERER]]
+                    assert found[code][1:] == (s.offer, texts)
+                    assert (it.info, it.created_ms, it.expires_ms) == (s.info, s.created_ms, s.expires_ms)
                 self.state_is_as_expected(origin, topic, listed)
         for (origin, code), session in self.sessions.items():
             for side in Side:
