@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import re
 
@@ -277,15 +278,10 @@ def redis_store(addresses, *, prefix="tornado-signal:", **options):
     return RedisStore(Settings(store="redis", redis_nodes=addresses, redis_prefix=prefix, **options))
 
 
-async def open_on(*nodes, **options):
-    store = redis_store([(node.host, node.port) for node in nodes], **options)
-    await store.open()
-    return store
-
-
 @contextlib.asynccontextmanager
 async def opened_on(*nodes, **options):
-    store = await open_on(*nodes, **options)
+    store = redis_store([(node.host, node.port) for node in nodes], **options)
+    await store.open()
     try:
         yield store
     finally:
@@ -312,14 +308,8 @@ class Under:
     async def withdraw(self, code, side=Side.OFFERER, **options):
         await self.store.withdraw(self.origin, code, side, **options)
 
-    async def hold(self, code, lease, **options):
-        return await self.store.hold(self.origin, code, lease, **options)
-
-    async def renew(self, code, lease):
-        return await self.store.renew(self.origin, code, lease)
-
-    async def release(self, code, lease):
-        await self.store.release(self.origin, code, lease)
+    def __getattr__(self, name):  # `hold`, `renew` and `release`
+        return functools.partial(getattr(self.store, name), self.origin)
 
     async def refresh(self, code, side=Side.OFFERER, **options):
         return (await self.store.refresh(self.origin, code, side, **options)).expires_ms

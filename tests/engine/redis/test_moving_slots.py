@@ -74,20 +74,6 @@ async def test_every_script_runs_while_its_slot_moves(cluster):
             assert await flaws(store) == []
 
 
-async def test_watches_at_other_servers_are_woken_while_a_slot_moves(cluster):
-    async with opened(cluster, "wakes:") as store, opened(cluster, "wakes:") as other:
-        one = Under(store, ORIGIN)
-        code = await one.create()
-        move = await asyncio.to_thread(Move, cluster, store.partitions.of_topic(ORIGIN, "topic").slot)
-        with other.watch_topic(ORIGIN, "topic") as topic, other.watch_session(ORIGIN, code) as session:
-            await asyncio.gather(topic.opened(), session.opened())
-            waits = [watch.wait(asyncio.get_running_loop().time() + 3600) for watch in (topic, session)]
-            await one.answer(code)
-            async with asyncio.timeout(60):
-                await asyncio.gather(*waits)
-        await asyncio.to_thread(move.end)
-
-
 async def test_keys_at_both_nodes_after_a_failed_move_are_moved(cluster):
     async with opened(cluster, "both:", timeout_s=60) as store:
         one = Under(store, ORIGIN)
