@@ -533,10 +533,6 @@ def a_file(path):
     path.write_text("I am no directory")
 
 
-def under_a_file(path):
-    a_file(path.parent)
-
-
 OTHER_DIR = "choose another --data-dir"
 AWAY = "move the directory away, or serve with --start-empty-if-damaged"
 
@@ -547,7 +543,7 @@ AWAY = "move the directory away, or serve with --start-empty-if-damaged"
         (foreign, "holds a LevelDB database that is not tornado-signal's", OTHER_DIR),
         (newer, f"format {layout.FORMAT + 1}", OTHER_DIR),
         (a_file, "a file is in the way", "name a directory with --data-dir"),
-        (under_a_file, "a file is in the way", "name a directory with --data-dir"),
+        (lambda path: a_file(path.parent), "a file is in the way", "name a directory with --data-dir"),
         (lambda path: (path / "CURRENT").unlink(), "tables or logs, but no CURRENT", AWAY),
         (lambda path: (path / "CURRENT").write_bytes(b"nonsense"), "damaged", AWAY),
         (lambda path: (path / "CURRENT").write_bytes(b""), "damaged", AWAY),

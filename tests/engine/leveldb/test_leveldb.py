@@ -8,7 +8,7 @@ from support.stores import TIMEOUT_MS, Under, check_memory, open_leveldb, sweep
 
 from tornado_signal.errors import DatabaseError, Unavailable
 from tornado_signal.session import Answer, Position, Side
-from tornado_signal.stores.leveldb import layout, memory, records, session_table
+from tornado_signal.stores.leveldb import layout, memory, records
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.check import flaws
 from tornado_signal.stores.leveldb.database import Group
@@ -81,21 +81,6 @@ async def test_sweep_runs_in_bounded_steps(store, one, clock):
     assert await sweep(store) == [3]
     assert store.metrics.swept == 402
     assert tables(store) == {b"F", b"I", b"M"}
-
-
-async def test_listing_continues_during_a_sweep(store, one, clock):
-    big = await one.create(info="big")
-    await one.add(big, OFFERER, *map(str, range(5 * session_table.STEP)))
-    clock.ms += TIMEOUT_MS - 1
-    fresh = [await one.create() for _ in range(records.LISTING_STEP)]
-    listing = store.sessions(ORIGIN, "topic")
-    seen = await anext(listing)
-    clock.ms += 1
-    assert await store.sweep(clock.ms) > 0
-    seen += [listed async for step in listing for listed in step]
-    assert {listed.offer for listed in seen} == {"offer"}
-    assert set(fresh) <= {listed.session.code for listed in seen} <= {big, *fresh}
-    assert (await one.codes()) == fresh[::-1]
 
 
 def turn_around(file, start):

@@ -51,9 +51,9 @@ def monotonic(monkeypatch):
     return seconds
 
 
-async def fill(one, bytes_each=20_000, number=100):
+async def fill(one, number=100):
     """Publish over a megabyte, as long as nothing else is said."""
-    await asyncio.gather(*[one.create(offer=os.urandom(bytes_each // 2).hex()) for _ in range(number)])
+    await asyncio.gather(*[one.create(offer=os.urandom(10_000).hex()) for _ in range(number)])
 
 
 async def test_sweep_deletes_all_expired_sessions_during_requests(store, one, clock):
@@ -89,30 +89,35 @@ async def test_compaction_follows_a_sweep_that_deleted(store, one, clock, compac
     assert sum(store.database.metrics.sweeps.counts) == 3
 
 
-async def test_compactions_are_of_a_megabyte_and_separated_by_a_pause(
-    store, one, filled_and_swept, monotonic, compactions
-):
-    await filled_and_swept(0.0, number=20)
-    assert compactions == [0]
-    for passed_s, expected in [(0.0, 1), (59.9, 1), (0.0, 1), (0.1, 2), (59.0, 2)]:
-        await filled_and_swept(passed_s)
-        assert compactions == [expected]
-    monotonic[0] += 1.0
-    await store.sweep_all()
-    assert compactions == [3]
-
-
-async def test_sessions_are_compacted_only_after_the_store_has_doubled(store, one, filled_and_swept, compactions):
-    for _ in range(40):
+@pytest.mark.parametrize(
+    ("lasting", "steps"),
+    [
+        (
+            0,
+            [
+                (0.0, {"number": 20}, 0),
+                (0.0, {}, 1),
+                (59.9, {}, 1),
+                (0.0, {}, 1),
+                (0.1, {}, 2),
+                (59, {}, 2),
+                (1, None, 3),
+            ],
+        ),
+        (40, [(60.0, {"number": 80}, 1), (60.0, {"number": 80}, 1), (60.0, {"number": 400}, 2)]),
+        (0, [(0.0, {}, 1), (5.1, {}, 1), (0.0, {"full": True}, 2), (4.9, {"full": True}, 2)]),
+    ],
+    ids=["of a megabyte, after a pause", "after the store has doubled", "a shorter pause while it is full"],
+)
+async def test_compactions(lasting, steps, store, one, filled_and_swept, monotonic, compactions):
+    for _ in range(lasting):
         await one.create(offer=os.urandom(50_000).hex(), ttl_ms=100 * TIMEOUT_MS)
-    for number, expected in [(80, 1), (80, 1), (400, 2)]:
-        await filled_and_swept(60.0, number=number)
-        assert compactions == [expected]
-
-
-async def test_compactions_pause_less_while_the_store_is_full(store, filled_and_swept, compactions):
-    for passed_s, full, expected in [(0.0, False, 1), (5.1, False, 1), (0.0, True, 2), (4.9, True, 2)]:
-        await filled_and_swept(passed_s, full=full)
+    for passed_s, filling, expected in steps:
+        if filling is None:
+            monotonic[0] += passed_s
+            await store.sweep_all()
+        else:
+            await filled_and_swept(passed_s, **filling)
         assert compactions == [expected]
 
 
@@ -162,10 +167,6 @@ async def test_expiry_wakes_the_readers_of_a_topic_without_a_sweep(store, one, c
     assert sum(store.database.metrics.sweeps.counts) == 0
 
 
-def repeated_tasks():
-    return [task for task in asyncio.all_tasks() if "Repeating" in repr(task.get_coro())]
-
-
 @pytest.mark.parametrize("failing", ["nothing", "defect", "database"])
 async def test_sweeps_continue_after_a_failure_and_end_with_the_store(
     failing, open_store, under, clock, monkeypatch, caplog, until
@@ -190,7 +191,7 @@ async def test_sweeps_continue_after_a_failure_and_end_with_the_store(
     warned = [record for record in caplog.records if record.name == loop.__name__]
     assert ["repeated work failed" in each.getMessage() for each in warned] == [True] * (failing == "defect")
     await store.close()
-    assert not repeated_tasks()
+    assert not [task for task in asyncio.all_tasks() if "Repeating" in repr(task.get_coro())]
     swept = sum(store.database.metrics.sweeps.counts)
     await asyncio.sleep(0.05)
     assert sum(store.database.metrics.sweeps.counts) == swept
