@@ -434,24 +434,15 @@ def test_environment_variable_can_hold_a_secret_and_no_text_shows_it(name, varia
     assert {each.name for each in SETTINGS if each.secret_variable} == {*SECRET_VARIABLES}
 
 
-@pytest.mark.parametrize(
-    ("content", "password"), [(b"pass word", "pass word"), (b"p\n", "p"), (b"p\r\n", "p"), ("ä ".encode(), "ä ")]
-)
-def test_password_of_redis_is_the_content_without_the_end_of_the_line(content, password, tmp_path):
-    path = tmp_path / "password"
-    path.write_bytes(content)
-    assert redis_passwords(Settings(redis_password_file=path)) == (password, None)
-    assert redis_passwords(Settings(redis_sentinel_password_file=path)) == (None, password)
-
-
-@pytest.mark.parametrize(("content", "reason"), [(b"", "is empty"), (b"\r\n", "is empty"), (b"\xff", "can't decode")])
-def test_unusable_password_of_redis_is_refused(content, reason, tmp_path):
-    path = tmp_path / "password"
-    path.write_bytes(content)
-    for name in ("redis_password_file", "redis_sentinel_password_file"):
+@pytest.mark.parametrize("name", ["redis_password_file", "redis_sentinel_password_file"])
+def test_password_of_redis_is_the_content_without_the_end_of_the_line(name, tmp_path):
+    path, settings = tmp_path / "password", Settings(**{name: tmp_path / "password"})
+    for content in ("pass word", "p\n", "p\r\n", "ä "):
+        path.write_bytes(content.encode())
+        expected = [content.rstrip("\r\n"), None]
+        assert [*redis_passwords(settings)] == (expected if name == "redis_password_file" else expected[::-1])
+    for content, reason in ((b"", "is empty"), (b"\r\n", "is empty"), (b"\xff", "can't decode")):
+        path.write_bytes(content)
         with pytest.raises(OperatorError, match=f"--{name.replace('_', '-')} {path}.*{reason}"):
-            redis_passwords(Settings(**{name: path}))
-
-
-def test_without_files_there_are_no_secrets():
+            redis_passwords(settings)
     assert (admin_token(Settings()), redis_passwords(Settings())) == (b"", (None, None))

@@ -104,20 +104,6 @@ def start_waiter(locks, key=KEY):
     return asyncio.create_task(locks.acquire(key))
 
 
-async def test_changes_run_one_at_a_time_in_order(locks):
-    order = []
-
-    async def change(number):
-        with await locks.acquire(KEY):
-            order.append(number)
-            await asyncio.sleep(0)
-            order.append(number)
-
-    await asyncio.gather(*(change(number) for number in range(20)))
-    assert order == [number for number in range(20) for _ in range(2)]
-    assert not locks.held(KEY)
-
-
 async def test_free_lock_is_acquired_at_once(locks):
     with await locks.acquire(KEY) as lock:
         acquiring = locks.acquire(OTHER)
@@ -136,30 +122,6 @@ async def test_new_waiter_does_not_overtake_the_first_one(locks):
     assert (first.done(), newcomer.done()) == (True, False)
     first.result().release()
     await newcomer
-
-
-async def test_lock_of_a_submitted_change_outlives_the_block_until_the_write(locks):
-    with await locks.acquire(KEY) as lock:
-        lock.writing = True
-    waiter = start_waiter(locks)
-    await run_loop()
-    assert not waiter.done()
-    lock.release()
-    with await waiter:
-        pass
-    assert not locks.held(KEY)
-
-
-async def test_failed_change_lets_others_proceed(locks):
-    async def fail():
-        with await locks.acquire(KEY):
-            await run_loop()
-            raise ZeroDivisionError
-
-    failing, waiter = asyncio.create_task(fail()), start_waiter(locks)
-    with pytest.raises(ZeroDivisionError):
-        await failing
-    await waiter
 
 
 @pytest.mark.parametrize("late", [False, True])
