@@ -70,6 +70,7 @@ DIFFERENCES = {
 
 @pytest.mark.weekly
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_tornados_own_tests_differ_only_as_listed():
     command = [sys.executable, "-m", "support.tornado_suite", *MODULES]
     done = subprocess.run(command, cwd=TESTS, capture_output=True, check=True, timeout=800)

@@ -314,6 +314,7 @@ def servers(start, tmp_path, redis_server, version):
     return start(*flags, redis=redis, **old), start(*flags, redis=redis)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", EARLIER)
 async def test_servers_of_two_versions_serve_the_same_sessions_and_their_actions_disturb_no_client(servers, version):
     old, new = servers

@@ -137,6 +137,10 @@ FAMILIES = {
         "tornado_signal/auth tornado_signal/process tornado_signal/stores tornado_signal/system "
         "tornado_signal/service/ice.py",
     ),
+    "Tornado's tests": (
+        "http/test_tornado_suite.py",
+        "tests/support/tornado_suite.py tornado_signal/transport tornado_signal/websocket",
+    ),
     "benchmark and soak": (
         "process/test_bench.py::test_server process/test_bench.py::test_callgrind process/test_soak.py",
         "tests/bench tests/soak tests/hostile/w*.py tornado_signal/settings tornado_signal/__main__.py",

@@ -94,6 +94,7 @@ def check_log_of_fullness(server):
     assert said[-1].startswith("clients are served again: disk had no room for ")
 
 
+@pytest.mark.slow
 def test_full_disk_without_a_reserve_is_named(small_disk, serve):
     server = serve("--min-free-bytes", 0)
     fill_up(small_disk / "ballast")
@@ -161,6 +162,7 @@ def test_read_only_disk_refuses_writes_and_loses_nothing(small_disk, start):
     assert again.stop() == 0
 
 
+@pytest.mark.slow
 def test_own_sessions_do_not_fill_the_disk(small_disk, serve):
     server = serve("--session-timeout-ms", 5000)
     publisher = Publisher(server)
@@ -234,6 +236,7 @@ def test_withdrawals_work_while_others_fill_the_disk(small_disk, serve):
     assert server.stop() == 0
 
 
+@pytest.mark.slow
 def test_store_stays_near_its_bound(tmp_path, start):
     most = 8 * MIB
     server = start("--admin-port", 0, "--max-store-bytes", most, "--session-timeout-ms", 3000)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 
+import pytest
 from support.redis_servers import KINDS, RedisCluster, fixture
 from support.stores import Inbox, opened_on, unlimited
 
@@ -10,6 +11,8 @@ from tornado_signal.redis import channels, topology
 from tornado_signal.redis.slots import key_slot
 from tornado_signal.relay import Channel
 from tornado_signal.relay.opening import open_relay
+
+pytestmark = pytest.mark.slow
 
 CHANNEL = Channel("scope", "channel")
 

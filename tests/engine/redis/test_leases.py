@@ -13,6 +13,8 @@ from tornado_signal.redis.client import RedisClient
 from tornado_signal.session import Side
 from tornado_signal.stores.redis import leases
 
+pytestmark = pytest.mark.slow
+
 GRACE_MS = 500
 
 
