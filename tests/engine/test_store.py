@@ -13,6 +13,29 @@ from tornado_signal.settings.settings import Settings
 ORIGIN, OTHER = "https://one.example", "https://two.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
 LEASES = [bytes([number]) * 12 for number in (1, 2)]
+# Each begins others, or sorts next to them, or looks like a part of a key.
+AWKWARD = ["", "\x00", "\x00\x00", "\x00\xff", "a", "a\x00", "a\x00b", "a\xff", "a/b", "b", "\U0010ffff" * 256]
+
+
+async def test_origin_reaches_only_its_own_sessions(store, under):
+    origins = [ORIGIN, OTHER, "null", ORIGIN + "\x00", ORIGIN + "\xff", "https://one.exampl", ""]
+    codes = {
+        (origin, topic): await under(store, origin).create(topic, origin) for origin in origins for topic in AWKWARD
+    }
+    for origin in origins:
+        one = under(store, origin)
+        assert await one.topics() == ([(topic, 1) for topic in sorted(AWKWARD)], len(AWKWARD))
+        for topic in AWKWARD:
+            assert await one.codes(topic) == [codes[origin, topic]]
+        for other in origins:
+            if other != origin:
+                code = codes[other, "a"]
+                calls = one.answer(code), one.add(code, OFFERER, "c"), one.refresh(code), one.read(code, OFFERER)
+                results = await asyncio.gather(*calls, one.read(code, ANSWERER), return_exceptions=True)
+                assert {type(result) for result in results} == {SessionNotFound}
+    await under(store).answer(codes[ORIGIN, "a"])
+    assert len((await under(store).topics())[0]) == len(AWKWARD) - 1
+    assert len((await under(store, OTHER).topics())[0]) == len(AWKWARD)
 
 
 async def test_concurrent_changes_do_not_tear_a_listing(store, one):
@@ -28,6 +51,21 @@ async def test_concurrent_changes_do_not_tear_a_listing(store, one):
                 await one.withdraw(withdrawn)
     assert len(seen) == len(set(seen))
     assert set(codes) - {*codes[::7], *codes[3::7]} <= set(seen) <= set(codes)
+
+
+@on_every_engine
+async def test_one_of_two_simultaneous_answers_is_accepted(one, engine):
+    code = await one.create()
+    before = asyncio.create_task(one.add(code, OFFERER, "c"))
+    await asyncio.sleep(0)
+    answers = ["a", "b", "a", "c"] * 5
+    results = await asyncio.gather(*[one.answer(code, answer) for answer in answers], return_exceptions=True)
+    await before
+    winner = (await one.read(code, ANSWERER)).description
+    assert winner == "a" or not engine.in_order
+    assert [type(result) for result in results] == [
+        type(None) if each == winner else AlreadyAnswered for each in answers
+    ]
 
 
 @on_every_engine
