@@ -299,28 +299,23 @@ async def test_topics_show_only_those_covered(service):
     names = ["a", "a/1", "a/2", "a/3", "b", "ba", "c", "z\U0001f600", "é", "é%", "é_"]
     for name in names:
         await published_code(service, segment(name))
-    for patterns, prefix, expected in (
-        (["a/*"], "", ["a/1", "a/2", "a/3"]),
-        (["b", "a/*", "a/2", "nothing", "nothing*"], "", ["a/1", "a/2", "a/3", "b"]),
-        (["a*", "a/*", "z*", "é"], "", ["a", "a/1", "a/2", "a/3", "z\U0001f600", "é"]),
-        (["*"], "", names),
-        ([], "", []),
-        (["zz"], "", []),
-        (["*"], "a", ["a", "a/1", "a/2", "a/3"]),
-        (["a/*", "b"], "a", ["a/1", "a/2", "a/3"]),
-        (["a/*"], "a/2", ["a/2"]),
-        (["a/1", "b"], "a/1", ["a/1"]),
-        (["a/*", "b"], "b", ["b"]),
-        (["a/*", "b"], "ba", []),
-        (["b*"], "é", []),
-        (["é*"], "é%", ["é%"]),
-    ):
-        token = token_of(service, topics=patterns)
+    patterns = (
+        [],
+        ["*"],
+        ["a/*"],
+        ["zz"],
+        ["b", "a/*", "a/2", "nothing", "nothing*"],
+        ["a*", "a/*", "z*", "é"],
+        ["é*"],
+    )
+    for covered, prefix in itertools.product(patterns, ("", "a", "a/2", "b", "ba", "z", "é", "é%")):
+        token = token_of(service, topics=covered)
+        expected = [name for name in names if name.startswith(prefix) and is_allowed({"topics": covered}, "list", name)]
         for limit, page in itertools.product((2, 1000), (1, 2)):
             query = f"limit={limit}&page={page}&prefix={segment(prefix)}"
             found = (await call(service, "GET", f"/topics?{query}", token=token)).json
             shown = [topic["topic"] for topic in found["topics"]]
-            assert shown == expected[(page - 1) * limit :][:limit], (patterns, prefix, limit, page)
+            assert shown == expected[(page - 1) * limit :][:limit], (covered, prefix, limit, page)
             assert found["pagination"]["total"] == len(expected)
 
 
@@ -591,11 +586,8 @@ def test_grant_includes_another():
         return grants.parse_claims(json.dumps({"exp": 1} | claims).encode(), None, "", "")
 
     for claims, fewer in (
-        ({}, {"topics": ["a"]}),
-        ({}, {"actions": ["list"]}),
-        ({}, {"info": "me"}),
-        ({"topics": ["a*"]}, {"topics": ["a", "ab*"]}),
-        ({"topics": ["a*", "b"]}, {"topics": ["b"]}),
+        *(({}, each) for each in ({"topics": ["a"]}, {"actions": ["list"]}, {"info": "me"})),
+        *(({"topics": ["a*"]}, {"topics": ["a", "ab*"]}), ({"topics": ["a*", "b"]}, {"topics": ["b"]})),
         ({"info": "me"}, {"info": "me", "actions": ["offer"]}),
     ):
         wide, narrow = parse(claims), parse(fewer)

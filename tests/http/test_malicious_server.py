@@ -81,9 +81,7 @@ USES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("use", "kinds"),
-    [*zip(USES, [malicious.RESPONSES, malicious.MESSAGES], strict=True)],
-    ids=USES,
+    ("use", "kinds"), [*zip(USES, [malicious.RESPONSES, malicious.MESSAGES], strict=True)], ids=USES
 )
 def test_nonsense_is_an_error_with_a_code_for_the_browser_module(url, websocket_url, node, use, kinds):
     base = websocket_url if use == "a WebSocket" else url

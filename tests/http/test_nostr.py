@@ -141,7 +141,7 @@ REFUSED_EVENTS = {
         make_event() | fields for fields in ({"content": "changed"}, {"id": "0" * 64})
     ],
     "invalid: the signature is wrong": [
-        *(make_event() | {"sig": "0" * 128}, make_event(pubkey="f" * 64), make_event(pubkey="0" * 64)),
+        *(make_event() | {"sig": "0" * 128}, make_event(pubkey="f" * 64), make_event(pubkey="0" * 64))
     ],
 }
 
