@@ -8,8 +8,8 @@ from contextlib import aclosing
 from signal import SIGKILL, SIGTERM
 
 import pytest
-from support import rpc
 from support.bare_server import BareServer
+from support.rpc import until
 from support.service import NOT_FOUND, ORIGIN
 from support.waiting import output, run_command
 
@@ -48,15 +48,8 @@ async def listening_server(handle):
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-async def until(iterator, is_last):
-    """Return the items of an asynchronous iterator up to the first for which `is_last` is true."""
-    items = []
-    async with asyncio.timeout(BOUND_S):
-        async for item in iterator:
-            items.append(item)
-            if is_last(item):
-                return items
-    raise AssertionError(items)
+async def take(iterator, count):
+    return [await asyncio.wait_for(anext(iterator), BOUND_S) for _ in range(count)]
 
 
 async def test_rooms_are_listed_by_name(client):
@@ -151,7 +144,7 @@ async def test_methods_work_without_the_optional_features(service):
         async with aclosing(client.listings("lobby")) as listings:
             assert await anext(listings) == ([], None)
             code = await client.offer("lobby", "i", "o", ttl_ms=5000, secret=SECRET)
-            assert (await until(listings, lambda listing: listing.sessions))[-1].sessions[0]["code"] == code
+            assert (await take(listings, 1))[0].sessions[0]["code"] == code
         async with aclosing(client.news(code, "offerer", secret=SECRET)) as news:
             await client.candidates(code, "answerer", ["one", "two"])
             assert [await anext(news), await anext(news)] == [(None, ["one"], None), (None, ["two"], None)]
@@ -168,13 +161,13 @@ async def test_streams_of_topics_and_sessions(client, websocket):
     topic = client.topic_events("lobby")
     assert (await anext(topic)).data["info"] == "line\u2028break\x85"
     session = client.session_events(first, "offerer", secret=None)
-    events = asyncio.ensure_future(until(session, lambda event: event.name == "gone"))
+    events = asyncio.ensure_future(take(session, 3))
     await client.candidates(first, "answerer", ["one"])
     await client.answer(first, "a")
     # Long polls show only that a session has left.
     assert await anext(topic) == Event("gone", {"code": first, "reason": "answered" if websocket else "withdrawn"})
     await client.withdraw(first, "offerer")
-    assert await asyncio.wait_for(events, BOUND_S) == [
+    assert await events == [
         Event("candidate", {"candidate": "one"}),
         Event("answer", {"answer": "a"}),
         Event("gone", {"code": first, "reason": "withdrawn" if websocket else "expired"}),
@@ -214,12 +207,8 @@ async def test_withdrawal_is_repeated_until_the_server_is_available(start, webso
         server.stop(SIGKILL)
         with pytest.raises(Unreachable):
             await client.withdraw(code, "offerer")
-        start(port=server.url.rsplit(":", 1)[1])
-
-        async def withdrawn():
-            return not (await client.sessions("lobby")).sessions
-
-        await rpc.until(withdrawn)
+        restarted = start(port=server.url.rsplit(":", 1)[1])
+        await until(lambda: restarted.codes() == [])
 
 
 async def test_unreachable_error_names_the_server_and_the_cause():
@@ -248,7 +237,7 @@ async def test_client_waits_for_the_retry_after_of_a_429(start_service, pass_tim
         client.retry_timeout_s = 10
         waiting = asyncio.ensure_future(client.health())
         requests = service.shared.log.metrics.refusals
-        await rpc.until(lambda: requests[429, "requests of an address"] >= 2)
+        await until(lambda: requests[429, "requests of an address"] >= 2)
         service.clock.ms += 10_000
         await pass_time(caught.value.retry_after_s * 0.7)
         assert not waiting.done()
@@ -353,7 +342,7 @@ async def test_codes_and_cursors_are_sent_to_the_server_that_issued_them(start, 
         listing = await client.sessions("lobby", wait_s=0)
         stream = client.topic_events("lobby")
         assert (await anext(stream)).data["offer"] == "of one"
-        later = asyncio.ensure_future(until(stream, lambda event: event.data.get("offer") == "of two"))
+        later = asyncio.ensure_future(take(stream, 2))
 
         first.stop(9)
         await client.version()  # before the loss is noticed, an offer is refused because it might be sent twice
@@ -362,7 +351,7 @@ async def test_codes_and_cursors_are_sent_to_the_server_that_issued_them(start, 
         # A cursor of the first server means nothing to the second, which would wait forever.
         after = await client.sessions("lobby", wait_s=30, since=listing.cursor)
         assert [session["code"] for session in after.sessions] == [second_code]
-        gone, added = await asyncio.wait_for(later, BOUND_S)
+        gone, added = await later
         assert gone == Event("gone", {"code": code, "reason": "unreachable"})
         assert added.data["code"] == second_code
         await stream.aclose()
