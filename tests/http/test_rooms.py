@@ -254,13 +254,11 @@ async def test_with_a_host_others_know_only_the_host(opened):
     await two.silent()
 
 
-async def test_a_room_of_matchbox_needs_a_name(service):
+async def test_a_room_of_matchbox_needs_a_name_which_can_be_that_of_an_operation(opened, service):
+    """A topic can be named like a protocol."""
     for path in ("/matchbox", "/matchbox/", "/matchbox/%ff", "/matchbox/" + "x" * 257):
         response = await service.raw(head("GET", path, with_origin(ORIGIN, HANDSHAKE)))
         assert response.status == 404, path
-
-
-async def test_a_room_can_have_the_name_of_an_operation_and_a_topic_that_of_a_protocol(opened, service):
     client = await opened("/matchbox/sessions")
     assert list(await client.receive()) == ["IdAssigned"]
     code = await service.offer("matchbox")

@@ -85,17 +85,6 @@ async def test_announcement_gets_its_response_before_its_offers_and_answers_reac
     assert await counts(one) == (1, 1)
 
 
-async def test_offers_reach_different_peers_and_never_their_sender(service, tracker):
-    peers = [await tracker(service) for _ in range(6)]
-    for number, client in enumerate(peers):
-        assert await client.ask(announce(str(number))) == response(0, number + 1)
-    assert await peers[0].ask(announce("0", offers=offers(*range(5)))) == response(0, 6)
-    received = [await client.next() for client in peers[1:]]
-    assert sorted(message["offer_id"] for message in received) == [f"{number:020}" for number in range(5)]
-    for client in peers:
-        await client.nothing()
-
-
 async def test_events_and_counts(service, tracker):
     one, other = await tracker(service), await tracker(service)
     assert await one.ask(announce("a", event="started", left=None)) == response(0, 1)

@@ -9,7 +9,7 @@ from support.y_webrtc import RawClient, published
 from tornado.httputil import HTTPHeaders
 from websockets.exceptions import ConnectionClosed
 
-from tornado_signal.protocols.connection import MAX_CHANNELS, MAX_NAME
+from tornado_signal.protocols.connection import MAX_NAME
 
 PATH = "/y-webrtc"
 
@@ -144,22 +144,6 @@ async def test_handshake_has_the_same_headers_as_that_of_the_api(service):
 
 
 # Limits
-
-
-async def test_connection_subscribes_to_a_thousand_rooms(start_service):
-    service = await start_service(unlimited_addresses=(), rate_per_address=200)
-    rooms = [f"room {number}" for number in range(MAX_CHANNELS)]
-    async with open_socket(service) as client:
-        await client.subscribe(*rooms[1:])
-        await client.send({"type": "subscribe", "topic": "the thousandth"})
-        await client.publish(rooms[-1], 1)
-        assert await client.read() == [published(rooms[-1], 1, 1)]
-        await client.send({"type": "unsubscribe", "topics": rooms[1:2]})
-        await client.subscribe(rooms[0])
-        service.clock.ms += 60_000
-        await client.send({"type": "subscribe", "topics": rooms[1:2]})
-        assert await client.closed() == 1008
-    await until(lambda: service.shared.limits.client("127.0.0.1").idle)
 
 
 async def test_message_to_many_receivers_counts_as_several(start_service):
