@@ -13,17 +13,10 @@ LONG_S = 45  # the longest wait, longer than any of these tests takes
 BOUND_S = 20  # limit for each response
 
 
-class Waiter:
-    def __init__(self, request):
-        self.task = asyncio.ensure_future(request)
-
-    async def response(self):
-        return await asyncio.wait_for(self.task, BOUND_S)
-
-    async def json(self):
-        response = await self.response()
-        assert response.status == 200, response
-        return response.json
+async def json_of(waiter):
+    response = await asyncio.wait_for(waiter, BOUND_S)
+    assert response.status == 200, response
+    return response.json
 
 
 async def until_waiting(service, *waiters):
@@ -31,7 +24,7 @@ async def until_waiting(service, *waiters):
     async with asyncio.timeout(BOUND_S):
         while len(service.store.watches) != len(waiters):
             await service.get("/health")
-    assert not any(waiter.task.done() for waiter in waiters)
+    assert not any(waiter.done() for waiter in waiters)
 
 
 async def until_over(service, pass_time, wait_s, *waiters):
@@ -39,14 +32,14 @@ async def until_over(service, pass_time, wait_s, *waiters):
     await until_waiting(service, *waiters)
     await pass_time(0.5 * wait_s)
     await service.get("/health")
-    assert not any(waiter.task.done() for waiter in waiters)
+    assert not any(waiter.done() for waiter in waiters)
     await pass_time(0.5 * wait_s + 1)
 
 
 @pytest.fixture
 def poll(service):
     def begin(code, side="offerer", **fields):
-        return Waiter(service.call("POST", "/poll", {"code": code, "side": side, **fields}))
+        return asyncio.ensure_future(service.call("POST", "/poll", {"code": code, "side": side, **fields}))
 
     return begin
 
@@ -55,7 +48,7 @@ def poll(service):
 def list_sessions(service):
     def begin(**fields):
         query = "&".join(f"{name}={value}" for name, value in fields.items() if value is not None)
-        return Waiter(service.call("GET", f"/lobby/sessions?{query}"))
+        return asyncio.ensure_future(service.call("GET", f"/lobby/sessions?{query}"))
 
     return begin
 
@@ -136,7 +129,7 @@ COMES = [
 @pytest.mark.parametrize(("side", "sent", "expected"), COMES)
 async def test_every_waiting_poll_gets_a_change_of_the_other_side_once(side, sent, expected, service, poll):
     code = await service.offer()
-    cursor = (await poll(code, side, wait=0).json())["cursor"]
+    cursor = (await json_of(poll(code, side, wait=0)))["cursor"]
     waiters = [poll(code, side, wait=LONG_S, since=cursor) for _ in range(7)]
     await until_waiting(service, *waiters)
     other = await service.offer()
@@ -146,7 +139,7 @@ async def test_every_waiting_poll_gets_a_change_of_the_other_side_once(side, sen
     service.clock.ms += 5999
     await send(service, code, "answerer" if side == "offerer" else "offerer", **sent)
     for waiter in waiters:
-        response = await waiter.response()
+        response = await asyncio.wait_for(waiter, BOUND_S)
         assert (response.status, response.headers["Date"]) == (200, date(service))  # not that of the request
         result = response.json
         assert result.pop("cursor") != cursor
@@ -161,14 +154,14 @@ async def test_poll_that_times_out_returns_the_same_cursor(wait, seen, service, 
     code = await service.offer()
     await send(service, code, "answerer", answer="a")
     await send(service, code, "answerer", candidate="c")
-    cursor = (await poll(code, wait=0).json())["cursor"]
+    cursor = (await json_of(poll(code, wait=0)))["cursor"]
     if not seen:
         code = await service.offer()
-        cursor = (await poll(code, wait=0).json())["cursor"]
+        cursor = (await json_of(poll(code, wait=0)))["cursor"]
     waiter = poll(code, wait=wait, since=cursor)
     if wait:
         await until_over(service, pass_time, min(wait, LONG_S), waiter)
-    assert await waiter.json() == {"answer": "a" if seen else None, "answerCandidates": [], "cursor": cursor}
+    assert await json_of(waiter) == {"answer": "a" if seen else None, "answerCandidates": [], "cursor": cursor}
 
 
 @pytest.mark.parametrize("end", ["withdrawn by the offerer", "withdrawn by the answerer", "expired", "swept"])
@@ -180,7 +173,7 @@ async def test_end_of_a_session_ends_the_polls_of_both_sides(end, answered, serv
     service.clock.ms += TIMEOUT_MS - 5999
     waiters = []
     for reader in ("offerer", "answerer"):
-        cursor = (await poll(code, reader, wait=0).json())["cursor"]
+        cursor = (await json_of(poll(code, reader, wait=0)))["cursor"]
         waiters.append(poll(code, reader, wait=LONG_S, since=cursor))
     await until_waiting(service, *waiters)
     service.clock.ms += 5998
@@ -191,50 +184,50 @@ async def test_end_of_a_session_ends_the_polls_of_both_sides(end, answered, serv
     if end == "swept":
         await service.store.sweep(service.clock.ms)
     for waiter in (*waiters, poll(code, reader, wait=LONG_S, since=cursor)):
-        response = await waiter.response()
+        response = await asyncio.wait_for(waiter, BOUND_S)
         assert (refused(response), response.headers["Date"]) == ((404, NOT_FOUND), date(service))
 
 
 async def test_waits_outlast_an_expiry_that_a_refresh_has_moved(service, poll, list_sessions, pass_time):
     code = await service.offer()
     service.clock.ms += TIMEOUT_MS - 100
-    cursor = (await list_sessions(wait=0).json())["cursor"]
+    cursor = (await json_of(list_sessions(wait=0)))["cursor"]
     polled, listed = poll(code, wait=10), list_sessions(wait=10, since=cursor)
     await until_waiting(service, polled, listed)
     await service.post("/refresh", code=code, side="offerer")
     service.clock.ms += 100
     await until_over(service, pass_time, 10, polled, listed)
-    assert (await polled.json())["answer"] is None
-    result = await listed.json()
+    assert (await json_of(polled))["answer"] is None
+    result = await json_of(listed)
     assert (result["cursor"], [session["code"] for session in result["sessions"]]) == (cursor, [code])
 
 
 async def test_listing_waits_only_while_it_is_empty_or_unchanged(service, list_sessions, pass_time):
     waiter = list_sessions(wait=60)
     await until_over(service, pass_time, LONG_S, waiter)
-    empty = await waiter.json()
+    empty = await json_of(waiter)
     assert empty["sessions"] == []
     waiters = [list_sessions(wait=LONG_S), list_sessions(wait=LONG_S, since=empty["cursor"])]
     await until_waiting(service, *waiters)
     code = await service.offer()
     for waiter in (*waiters, list_sessions(wait=LONG_S)):
-        result = await waiter.json()
+        result = await json_of(waiter)
         assert set(result) == {"sessions", "cursor"}
         assert [session["code"] for session in result["sessions"]] == [code]
         assert result["sessions"] == await service.sessions()
     waiter = list_sessions(wait=LONG_S, since=result["cursor"])
     await until_waiting(service, waiter)
     await send(service, code, "answerer", answer="a")
-    assert (await waiter.json())["sessions"] == []
+    assert (await json_of(waiter))["sessions"] == []
 
 
 async def test_limit_returns_the_newest_sessions_up_to_1000(service, list_sessions):
     codes = [await service.offer(info=str(n)) for n in range(120)][::-1]
     for limit in (1, 51, 120, 2000):
         for extra in ({}, {"wait": 0}):
-            result = await list_sessions(limit=limit, **extra).json()
+            result = await json_of(list_sessions(limit=limit, **extra))
             assert [session["code"] for session in result["sessions"]] == codes[:limit]
             assert ("cursor" in result) == bool(extra)
     await asyncio.gather(*(service.store.create(ORIGIN, "lobby", "i", "o") for _ in range(890)))
-    assert len((await list_sessions(limit=5000).json())["sessions"]) == 1000
-    assert len((await list_sessions().json())["sessions"]) == 1010
+    assert len((await json_of(list_sessions(limit=5000)))["sessions"]) == 1000
+    assert len((await json_of(list_sessions()))["sessions"]) == 1010
