@@ -174,8 +174,9 @@ def protocols(bench: Bench) -> None:
     with bench.server() as server, apart(server):
         late_ms, other_ms = uvloop.run(_crowd(server, bench.size.protocol_turns))
     add = partial(bench.add, "protocols: a message to a large room", unit="ms", judged=bench.whole)
-    add(f"one of {CROWD}, until the last has it", late_ms, most=100, note=APART)
-    add("the longest that another request takes during it", other_ms, most=20)
+    note = f"the longest of {bench.size.protocol_turns}; {APART}"
+    add(f"one of {CROWD}, until the last has it", late_ms, most=100, note=note)
+    add("the longest that another request takes during it", other_ms, most=20, note=note)
 
 
 def _cpu(bench: Bench, name: str, protocol: Protocol) -> None:

@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 from faults import trials
+from faults.trials import SERVER
 from support.certificates import make_pair
 from support.command import ORIGIN, Server
 from support.forwarding import RedisProxy
@@ -29,10 +30,8 @@ FAILOVER_S = 2.0  # the least: a node is given up after that
 @pytest.fixture(scope="module")
 def cluster():
     """Three primaries with two replicas each, in a network of the tests', where each node has its own address."""
-    with own_network():
-        options = ("--appendonly", "yes", "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0")
-        with RedisCluster("valkey", 3, 2, *options, apart=True) as made:
-            yield made
+    with own_network(), trials.make_cluster("valkey") as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +83,6 @@ def test_shard_without_replicas_is_refused(cluster, servers, primary, slots, wai
     publishers.wait_for(20, slots)
     second.start()
     publishers.end()
-
-
-# Source and destination of a packet, for a server and for a node.
-SERVER = "127.0.0.1"
 
 
 @pytest.mark.parametrize("lost", ["to", "from", "both"])
