@@ -30,7 +30,7 @@ def main() -> int:
     several = f"one part, or several with several --only: {', '.join(PARTS)}"
     add("--only", metavar="PART", action="append", choices=PARTS, help=several)
     other = "`life` and `instructions` also measure the server of this checkout, which gets a .venv of its own"
-    add("--server", metavar="CHECKOUT", type=Path, action="append", default=[], help=other)
+    add("--server", metavar="CHECKOUT", type=lambda name: Path(name).resolve(), help=other)
     where = "where the databases go; which disk that is matters (default: %(default)s)"
     add("--dir", type=Path, default=tempfile.gettempdir(), help=where)
     add("--json", type=Path, metavar="FILE", help="write the figures there too")
@@ -39,7 +39,7 @@ def main() -> int:
     began_s = time.perf_counter()
     status = 0
     with tempfile.TemporaryDirectory(prefix="tornado-signal-bench-", dir=arguments.dir) as name:
-        bench = figures.Bench(Path(name), [each.resolve() for each in arguments.server], whole=not arguments.quick)
+        bench = figures.Bench(Path(name), arguments.server, whole=not arguments.quick)
         options = {
             "Options": f"{'quick' if arguments.quick else 'full'} run; parts: {', '.join(parts)}",
             "Read so": "ratios within this run hold; its absolute figures are this machine's, at this hour",

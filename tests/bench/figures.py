@@ -30,16 +30,21 @@ AMOUNTS = {  # of a whole run, and of a quick one
 
 
 class Bench:
-    """A run with its amounts (`AMOUNTS`), its folder for databases and logs, other checkouts, and its figures."""
+    """A run: its amounts, its folder for databases and logs, another checkout if there is one, and its figures."""
 
-    def __init__(self, where: Path, others: list[Path], *, whole: bool) -> None:
-        self.where, self.others, self.whole = where, others, whole
+    def __init__(self, where: Path, other: Path | None, *, whole: bool) -> None:
+        self.where, self.other, self.whole = where, other, whole
         self.size = SimpleNamespace(**{name: values[not whole] for name, values in AMOUNTS.items()})
         self.figures: list[Figure] = []
         self._numbers = itertools.count(1)
 
     def server(self, **options: object) -> Server:
         return processes.tornado_signal(self.where / f"db-{next(self._numbers)}", **options)
+
+    @property
+    def checkouts(self) -> list[Path | None]:
+        """This checkout, and the other one."""
+        return [None, self.other] if self.other else [None]
 
     def add(self, part: str, name: str, value: float, unit: str, *, most=None, judged=True, **rest) -> None:
         """Record a figure. `most` is its target, if this run can be judged by it."""

@@ -9,9 +9,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jwt
@@ -32,12 +32,7 @@ WARM = 10  # repetitions before counting
 CONNECTIONS = 2000  # whose memory is measured
 PROXIED = 50  # clients of one reverse proxy
 SECRET = "5" * 64
-TOKEN = ", with a token"
-MOST_WITH_TOKEN = 1.05  # compared with the same operation without one
 IDLE, WAITING = "memory of an idle connection", "memory of a waiting poll and its connection"
-
-BEHIND_PROXY = {"trusted-proxies": "127.0.0.1"}
-
 # Limits per address cost what they cost in production, but no client reaches one.
 LIMITS = {"unlimited-addresses": "none", "rate-per-address": 1_000_000}
 
@@ -50,9 +45,10 @@ class Operation:
 
     name: str
     most: float  # thousands of instructions
-    prepare: Callable[[str], AbstractAsyncContextManager[Perform]]  # yields what performs it with a number
+    prepare: Callable[..., AbstractAsyncContextManager[Perform]]  # yields what performs it with a number
     times: int = 1  # a divisor of the repetitions
-    options: Mapping[str, object] = field(default_factory=dict)  # of the server
+    trusted: str = "none"  # addresses of proxies
+    token: bool = False  # whether requests need one
 
 
 def peer_of(number: int) -> peers.Peer:
@@ -189,18 +185,16 @@ async def lobby(base: str) -> AsyncIterator[Perform]:
     yield play
 
 
-# Pairs that are also counted at a server that requires tokens.
-KEPT = (
-    Operation("pair over HTTP, kept connections", 4300, kept_pair, 4),
-    Operation("pair over /ws, kept connections", 3250, partial(_new, Kept), 4),
-)
 OPERATIONS = (
     Operation("health, kept connection", 185, health),
     Operation("poll", 275, poll),
-    Operation(f"poll behind a proxy with {PROXIED} clients in turn", 285, proxied_poll, options=BEHIND_PROXY),
+    Operation(f"poll behind a proxy with {PROXIED} clients in turn", 285, proxied_poll, trusted="127.0.0.1"),
     Operation("health, new connection and new headers", 400, new_connection),
     Operation("pair over HTTP, new connections", 4700, partial(_new, Polled), 4),
-    *KEPT,
+    Operation("pair over HTTP, kept connections", 4300, kept_pair, 4),
+    Operation("pair over HTTP, kept connections, with a token", 4500, kept_pair, 4, token=True),
+    Operation("pair over /ws, kept connections", 3250, partial(_new, Kept), 4),
+    Operation("pair over /ws, kept connections, with a token", 3400, partial(_new, Kept), 4, token=True),
     Operation("pair over /ws, new connections", 4000, partial(_new, Socketed), 4),
     Operation("PeerJS pair", 2000, partial(_new, Meeting), 4),
     Operation(f"y-webrtc message to {protocols.SUBSCRIBERS} subscribers", 195, room_message),
@@ -219,17 +213,13 @@ def instructions(bench: Bench) -> None:
         raise BenchError("there is no valgrind")
     key = bench.where / "key.secret"
     key.write_text(SECRET)
-    with_token = [
-        replace(each, name=each.name + TOKEN, prepare=partial(each.prepare, authorization=_authorization()))
-        for each in KEPT
-    ]
     found: list[dict[str, float]] = []
-    for checkout in (None, *bench.others):
+    for checkout in bench.checkouts:
         start = partial(bench.server, durability="fsync", checkout=checkout, **LIMITS)
         executed = {}
-        for operation in (*OPERATIONS, *with_token):
-            keys = {"auth-keys": key} if operation in with_token else {}
-            with start(callgrind=True, **operation.options, **keys) as server:
+        for operation in OPERATIONS:
+            options = {"trusted-proxies": operation.trusted} | ({"auth-keys": key} if operation.token else {})
+            with start(callgrind=True, **options) as server:
                 executed[operation.name] = uvloop.run(_count(server, operation, bench.size.counted))
         with start() as server:
             idle_kib, waiting_kib = uvloop.run(_memory(server, CONNECTIONS))
@@ -239,23 +229,16 @@ def instructions(bench: Bench) -> None:
 
 def _add_all(bench: Bench, found: list[dict[str, float]]) -> None:
     note = "browser headers; fsync; counted by callgrind"
-    if len(found) > 1:
-        note += f". The reference is the server of {bench.others[0]}"
-        ours, theirs = map(_python_of, (sys.executable, processes.interpreter(bench.others[0])))
+    if bench.other:
+        note += f". The reference is the server of {bench.other}"
+        ours, theirs = map(_python_of, (sys.executable, processes.interpreter(bench.other)))
         if ours != theirs:  # Debian's executes 11 % less than one of pyenv
             note += f", WITH ANOTHER PYTHON: {theirs}, and here {ours}"
     limits = {operation.name: (operation.most, "k") for operation in OPERATIONS}
     limits |= {IDLE: (6.0, "KiB"), WAITING: (10.3, "KiB")}
     for name, (most, unit) in limits.items():
-        mine, *others = (values[name] for values in found)
-        reference = others[0] if others else None
+        mine, reference = found[0][name], found[1][name] if bench.other else None
         bench.add(PART, name, mine, unit, most=most, judged=bench.whole, note=note, reference=reference)
-        for number, value in enumerate(others[1:], 3):
-            bench.add(PART, f"{name}, server {number}", value, unit)
-    for each in KEPT:
-        more = found[0][each.name + TOKEN] / found[0][each.name]
-        name = f"{each.name}{TOKEN}, to that without"
-        bench.add(PART, name, more, "times", most=MOST_WITH_TOKEN, judged=bench.whole)
 
 
 def _python_of(interpreter: str) -> str:
@@ -267,7 +250,8 @@ def _python_of(interpreter: str) -> str:
 async def _count(server: Server, operation: Operation, repetitions: int) -> float:
     """Return the instructions of an operation, in thousands."""
     count = max(1, repetitions // operation.times)
-    async with operation.prepare(server.base) as perform:
+    authorization = {"authorization": _authorization()} if operation.token else {}
+    async with operation.prepare(server.base, **authorization) as perform:
         for number in range(WARM):
             await perform(number)
         with Counter(server) as counter:

@@ -189,10 +189,10 @@ def life(bench: Bench) -> None:
     options = {"session-timeout-ms": round(lifetime_s * 1000), "unlimited-addresses": "none"}
     with ExitStack() as stack:
         contestants = []
-        for number, checkout in enumerate((None, *bench.others), 1):
+        for checkout in bench.checkouts:
             for kind, (way, most) in KINDS.items():
                 server = stack.enter_context(bench.server(durability="fsync", checkout=checkout, **options))
-                name = f"{kind}, server {number}" if checkout else kind
+                name = f"{kind}, of {checkout}" if checkout else kind
                 contestants.append(Contestant(name, server, way, None if checkout else most))
         server = stack.enter_context(originals.peerjs(bench.where))
         peerjs = Contestant(f"PeerJS {originals.peerjs_version()}", server, Meeting)
@@ -205,7 +205,6 @@ def life(bench: Bench) -> None:
         f"{count * turns:,} pairs each, {rate:g} a second in turns; a session lives {lifetime_s:.0f} s; fsync; {APART}"
         ". The reference is PeerJS"
     )
-    note += "".join(f"; server {number} is that of {checkout}" for number, checkout in enumerate(bench.others, 2))
     add = partial(bench.add, PART, judged=length_s >= JUDGED_S)
     *ours, theirs_ms = ([used / count * 1e3 for used in used_s[each.server]] for each in contestants)
     for contestant, ours_ms in zip(contestants, ours, strict=False):

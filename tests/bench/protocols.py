@@ -100,9 +100,9 @@ async def members(base: str, protocol: str, count: int, room: int = 0) -> dict[s
 def signal(protocol: str, sender: str, receiver: str) -> bytes:
     """Return the frame of a signal with the size of an offer."""
     message = {"type": "signal", "room": "room 0", "senderPeerId": sender, "receiverPeerId": receiver, "data": SIGNAL}
-    return frame(
-        orjson.dumps({"Signal": {"receiver": receiver, "data": SIGNAL}} if protocol == "matchbox" else message)
-    )
+    if protocol == "matchbox":
+        message = {"Signal": {"receiver": receiver, "data": SIGNAL}}
+    return frame(orjson.dumps(message))
 
 
 def announcement(number: int, **fields: object) -> dict:
@@ -140,31 +140,25 @@ class Protocol:
     idle: Callable[[int], dict] | None  # its first message
 
 
-def described() -> dict[str, Protocol]:
-    peerjs_path = "/peerjs?key=peerjs&id=peer-{0}&token=token-{0}&version=1.5.5"
-    return {
-        "PeerJS": Protocol("a pair", 200, 1.0, originals.peerjs, meet, peerjs_path, None),
-        "y-webrtc": Protocol(
-            *(f"a message to {SUBSCRIBERS} subscribers", 1000, 1.0, originals.y_webrtc, publish, "/y-webrtc"),
-            lambda number: {"type": "subscribe", "topics": [f"room-{number}"]},
-        ),
-        "tracker": Protocol(
-            *(
-                f"an announcement with {OFFERS} offers in a swarm of {SWARM}",
-                1000,
-                1.5,
-                originals.tracker,
-                announce,
-                "/announce",
-            ),
-            lambda number: announcement(number, info_hash=f"{number:020}"),
-        ),
-    }
+PEERJS_PATH = "/peerjs?key=peerjs&id=peer-{0}&token=token-{0}&version=1.5.5"
+MESSAGE = f"a message to {SUBSCRIBERS} subscribers"
+ANNOUNCEMENT = f"an announcement with {OFFERS} offers in a swarm of {SWARM}"
+PROTOCOLS = {
+    "PeerJS": Protocol("a pair", 200, 1.0, originals.peerjs, meet, PEERJS_PATH, None),
+    "y-webrtc": Protocol(
+        *(MESSAGE, 1000, 1.0, originals.y_webrtc, publish, "/y-webrtc"),
+        lambda number: {"type": "subscribe", "topics": [f"room-{number}"]},
+    ),
+    "tracker": Protocol(
+        *(ANNOUNCEMENT, 1000, 1.5, originals.tracker, announce, "/announce"),
+        lambda number: announcement(number, info_hash=f"{number:020}"),
+    ),
+}
 
 
 def protocols(bench: Bench) -> None:
     with processes.many_files() as most:
-        for name, protocol in described().items():
+        for name, protocol in PROTOCOLS.items():
             _cpu(bench, name, protocol)
             _memory(bench, name, protocol, min(bench.size.idle, most))
         for name in ROOMS:
