@@ -1,14 +1,11 @@
 """Peers made with the Python client connect over WebRTC: in a network of their own, through the real server."""
 
 import json
-import re
 import signal
 import subprocess
 import sys
 
 import pytest
-from support.browsers import until
-from support.command import COMMAND
 from support.networks import BOUND_S
 
 pytestmark = pytest.mark.needs("aiortc")
@@ -57,63 +54,33 @@ def said(process):
     return json.loads(output)
 
 
-def test_connections_follow_each_other_and_closing_withdraws_the_offer(program):
+def test_connections_follow_each_other_with_all_messages_and_closing_withdraws_the_offer(program):
     publisher = program("""
 found = []
 async for connection in peers.publish("lobby"):
-    found.append([connection.side, await say(connection, "welcome")])
-    await connection.close()
-    if len(found) == 3:
-        return sorted(found)
-""")
-    joiner = program("""
-found = []
-for number in range(3):
-    async with Peers(url.split(","), ORIGIN) as other, await other.join("lobby") as connection:
-        found.append([connection.side, connection.info, await connection.receive()])
-        await connection.send(f"I am {number}")
-        try:
-            await connection.receive()
-        except SignalError:
-            pass
-return found
-""")
-    assert said(joiner) == [["answerer", "me", "welcome"]] * 3
-    assert said(publisher) == [["offerer", f"I am {number}"] for number in range(3)]
-    left = program("return await peers.client.topics()")
-    assert said(left)["topics"] == []
-
-
-def test_join_finds_a_publisher_with_the_same_info_and_not_itself(program):
-    publisher = program(PUBLISH_ONE)
-    joiner = program("""
-async with peers.publish("lobby") as own:
-    while len((await peers.client.sessions("lobby")).sessions) < 2:
-        await asyncio.sleep(0.01)
-    async with await peers.join("lobby") as connection:
-        return [connection.info, await say(connection, "hello"), len(peers._own_offers)]
-""")
-    assert said(joiner) == ["me", "welcome", 1]
-    assert said(publisher) == "hello"
-
-
-def test_messages_arrive_before_the_end(program):
-    sender = program("""
-peers.info = "sender"
-async with await peers.join("lobby") as connection:
-    for number in range(100):
-        await connection.send(bytes([number]) * 10_000)
-""")
-    receiver = program("""
-async for connection in peers.publish("lobby"):
-    sizes = [[message[0], len(message)] async for message in connection]
+    await connection.send("welcome")
+    found.append([connection.side, [[message[0], len(message)] async for message in connection]])
     try:
         await connection.send("anybody?")
     except SignalError:
-        return sizes
+        if len(found) == 3:
+            return found
 """)
-    assert said(receiver) == [[number, 10_000] for number in range(100)]
-    assert said(sender) is None
+    joiner = program("""
+found = []
+async with peers.publish("lobby"):  # with the same info, and not joined by itself
+    while len((await peers.client.sessions("lobby")).sessions) < 2:
+        await asyncio.sleep(0.01)
+    for number in range(3):
+        async with await peers.join("lobby") as connection:
+            found.append([connection.side, connection.info, await connection.receive(), len(peers._own_offers)])
+            for part in range(100):
+                await connection.send(bytes([number + part]) * 10_000)
+return found
+""")
+    assert said(joiner) == [["answerer", "me", "welcome", 1]] * 3
+    assert said(publisher) == [["offerer", [[number + part, 10_000] for part in range(100)]] for number in range(3)]
+    assert said(program("return await peers.client.topics()"))["topics"] == []
 
 
 def test_join_skips_its_own_malformed_and_taken_offers(program):
@@ -183,27 +150,18 @@ return [taken, took_s < OPEN_S, heard, wins]  # without waiting for a connection
     assert said(found) == [None, True, False, True]
 
 
-def test_offer_and_waiting_peer_survive_a_restart(program, spawn, tmp_path):
-    def serve(port, data="same"):
-        log = tmp_path / f"log{port}"
-        command = [COMMAND, "serve", "--port", port, "--data-dir", tmp_path / data, "--stun-servers", "none"]
-        with log.open("w") as output:
-            server = spawn(*command, stdout=output, stderr=output)
-        return server, until(lambda: re.search(r"http://127\.0\.0\.1:(\d+)", log.read_text()))[1]
-
-    server, port = serve(0)
-    url = f"http://127.0.0.1:{port}"
-    publisher = program(PUBLISH_ONE, url)
-    first = program("async for event in peers.client.topic_events('lobby'):\n    return event.name", url)
+def test_offer_and_waiting_peer_survive_a_restart(program, start, network):
+    server = start(prefix=network, data="one")
+    publisher = program(PUBLISH_ONE, server.url)
+    first = program("async for event in peers.client.topic_events('lobby'):\n    return event.name", server.url)
     assert said(first) == "session"
-    late = program("peers.info = 'late'\nreturn await say(await peers.join('later'), 'hello')", url)
-    server.send_signal(signal.SIGKILL)
-    server.wait(BOUND_S)
-    serve(port, "another")
-    joiner = program("peers.info = 'joiner'\nreturn await say(await peers.join('lobby'), 'hello')", url)
+    late = program("peers.info = 'late'\nreturn await say(await peers.join('later'), 'hello')", server.url)
+    server.stop(signal.SIGKILL)
+    start(prefix=network, port=server.url.rpartition(":")[2], data="two")
+    joiner = program("peers.info = 'joiner'\nreturn await say(await peers.join('lobby'), 'hello')", server.url)
     assert said(joiner) == "welcome"
     assert said(publisher) == "hello"
-    again = program(PUBLISH_ONE.replace("lobby", "later"), url)
+    again = program(PUBLISH_ONE.replace("lobby", "later"), server.url)
     assert said(late) == "welcome"
     assert said(again) == "hello"
 

@@ -1,17 +1,6 @@
-"""The browser module with peers of another make: Firefox, and aiortc on the Python client."""
+"""The browser module and the demo in Firefox, with Chromium."""
 
-import contextlib
-import subprocess
-import sys
-
-import pytest
-from support.browsers import launch_in, listed, until
-from support.command import Server
-from support.paths import PEER
-
-pytestmark = pytest.mark.needs("aiortc")
-
-BOUND_S = 60
+from support.browsers import listed, until
 
 
 def test_firefox_joins_and_publishes(server, site, connect_page, connect_firefox):
@@ -51,72 +40,3 @@ def test_demo_in_firefox(server, profiles, firefox):
     until(lambda: chromium.evaluate("[...document.querySelectorAll('video')].some((each) => each.videoWidth > 2)"))
     firefox.evaluate("document.getElementById('leave').click()")
     chromium.get_by_text("Waiting for somebody").wait_for()
-
-
-@pytest.fixture
-def inside(network, chromium, tmp_path):
-    server = Server("--data-dir", tmp_path / "data", prefix=network)
-    with contextlib.ExitStack() as stack:
-        stack.callback(server.end)
-        browser = launch_in(chromium(0).browser_type, network, tmp_path / "chromium")
-        stack.callback(browser.close)
-        page = browser.new_context(permissions=["microphone"]).new_page()
-        page.set_default_timeout(BOUND_S * 1000)
-        page.goto(f"{server.url}/client.js")
-        page.evaluate("() => import('/client.js').then((client) => { Object.assign(window, client); })")
-        yield server, page
-
-
-def peer(network, server, message):
-    command = [sys.executable, PEER, "--origin", server.url, server.url, "lobby", message]
-    return subprocess.Popen([*network, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def ending(process):
-    output, errors = process.communicate(timeout=BOUND_S)
-    assert (process.returncode, errors) == (0, ""), output
-    return output.splitlines()
-
-
-def test_aiortc_answers_the_module(network, inside):
-    server, page = inside
-    page.evaluate(
-        """() => {
-          window.met = new Promise((resolve) => {
-            publish("lobby", {info: "chromium"}).addEventListener("connection", ({connection}) => {
-              connection.channel.send("hello from Chromium");
-              connection.channel.onmessage = ({data}) => {
-                resolve(data);
-                connection.close();
-              };
-            });
-          });
-        }"""
-    )
-    until(lambda: page.evaluate("new SignalClient().sessions('lobby')")["sessions"])
-    process = peer(network, server, "hello from aiortc")
-    assert page.evaluate("met") == "hello from aiortc"
-    said, heard = ending(process)
-    assert said.startswith("answerer of ")
-    assert heard == "heard: hello from Chromium"
-
-
-def test_module_joins_aiortc(network, inside):
-    server, page = inside
-    process = peer(network, server, "hello from aiortc")
-    found = page.evaluate(
-        """async () => {
-          const connection = await join("lobby", {info: "chromium"});
-          const heard = await new Promise((resolve) => {
-            connection.channel.onmessage = ({data}) => resolve(data);
-          });
-          connection.channel.send("hello from Chromium");
-          await connection.closed;
-          return [connection.info, heard];
-        }"""
-    )
-    assert found[0].startswith("peer-")
-    assert found[1] == "hello from aiortc"
-    _, said, heard = ending(process)
-    assert said.startswith("offerer of ")
-    assert heard == "heard: hello from Chromium"

@@ -143,6 +143,18 @@ def test_leaving_while_publishing_leaves_nothing(python):
     assert program.evaluate("peers.client.topics()")["topics"] == []
 
 
+def test_programs_and_pages_join_each_other(page, python):
+    program, tab = python("p"), page()
+    tab.evaluate("listen('page', {info: 'x'})")
+    joined = "(await (joined := await peers.join('page')).send('hello'), joined.info, await joined.receive())"
+    assert program.evaluate(joined) == [None, "x", "x: hello"]
+    program.evaluate("begin(anext(aiter(peers.publish('program'))))")
+    tab.evaluate("void (window.called = call('program', {info: 'x'}))")
+    published = "(await (published := await begun[0]).send('welcome'), published.info, await published.receive())"
+    assert program.evaluate(published) == [None, "x", "hello"]
+    assert tab.evaluate("called") == ["p", "welcome"]
+
+
 def heard(page):
     """The messages of a page: from which peer, and the text, or how many bytes."""
     return page.evaluate(
