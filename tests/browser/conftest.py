@@ -70,32 +70,20 @@ def connect_firefox(firefox, site):
 
 @pytest.fixture
 def windowed(chromium, site, tmp_path):
-    """Return a function that opens connect.html in a `Windowed`, and returns the page and the `Windowed`."""
+    """Return a function that opens connect.html, or a URL, in a `Windowed`. It returns the page and the `Windowed`."""
     started = []
 
-    def opening(server):
+    def opening(server, url=None):
         started.append(Windowed(chromium(0).browser_type, tmp_path / f"profile-{len(started)}"))
         page = started[-1].context.pages[0]
-        page.goto(f"{site.origin}/connect?{server.url}")
-        page.wait_for_function("() => window.ready")
+        page.goto(url or f"{site.origin}/connect?{server.url}")
+        page.wait_for_function("() => window.ready || !location.search")
         return page, started[-1]
 
     yield opening
     for each in started:
         if each.process.poll() is None:
             each.close()
-
-
-@pytest.fixture
-def publish(site):
-    """Return a function that publishes an offer of the pages' origin and returns its code."""
-
-    def publishing(server, topic="lobby", **fields):
-        status, found = server.call(f"/{topic}/offer", {"info": "i", "offer": "o", **fields}, origin=site.origin)
-        assert status == 200, found
-        return found["code"]
-
-    return publishing
 
 
 @pytest.fixture

@@ -31,30 +31,14 @@ class Scripted:
         return self.evaluate(f"call({json.dumps(method)}, {json.dumps(params)})")
 
 
-@pytest.fixture
-def page(site):
-    site.pages["/websocket"] = f"<!DOCTYPE html><title>A bare WebSocket</title><script>{SCRIPT}</script>"
-    return f"{site.origin}/websocket"
-
-
-@pytest.fixture
-def client(request):
-    return request.getfixturevalue(request.param)
-
-
-@pytest.fixture
-def in_chromium(profiles, site, page):
-    return Scripted(profiles.open(page).evaluate, site.origin)
-
-
-@pytest.fixture
-def in_firefox(firefox, site, page):
-    firefox.goto(page)
-    return Scripted(firefox.evaluate, site.origin)
-
-
-@pytest.fixture
-def in_node(tmp_path):
+@pytest.fixture(params=["chromium", "firefox", pytest.param("node", marks=pytest.mark.slow)])
+def client(request, profiles, site, tmp_path):
+    if request.param != "node":
+        site.pages["/websocket"] = f"<!DOCTYPE html><title>A bare WebSocket</title><script>{SCRIPT}</script>"
+        page = request.getfixturevalue("firefox") if request.param == "firefox" else profiles.open("about:blank")
+        page.goto(f"{site.origin}/websocket")
+        yield Scripted(page.evaluate, site.origin)
+        return
     require("node")
     (tmp_path / "node_modules").symlink_to(npm_package.node_modules())
     module = tmp_path / "websocket.mjs"
@@ -82,23 +66,17 @@ def received(client, number):
     return [(each["type"], each["data"], each["cursor"]) for each in events]
 
 
-@pytest.mark.parametrize(
-    "client", ["in_chromium", "in_firefox", pytest.param("in_node", marks=pytest.mark.slow)], indirect=True
-)
 def test_bare_websocket_resumes_and_holds_after_a_stop_and_a_kill(client, start):
     flags = ("--hold-grace-ms", 100)
     server = start(*flags)
     url, port = server.url.replace("http", "ws", 1) + "/ws", server.url.rpartition(":")[2]
-
-    def publish():
-        return server.call("/lobby/offer", {"info": "i", "offer": "o"}, origin=client.origin)[1]["code"]
 
     assert client.connect(url) == "signal.v1"
     assert result(client, "health")["status"] == "ok"
     assert client.call("poll", code="nonsense", side="offerer")["error"]["code"] == 404
     result(client, "subscribe", topic="lobby")
     code = result(client, "offer", **OFFER | {"offer": "é😀" * 20_000}, secret=SECRET, hold=True)["code"]
-    other = publish()
+    other = server.offer(origin=client.origin)
     events = received(client, 2)
     assert [data["code"] for _, data, _ in events] == [code, other]
     assert events[0][1]["offer"] == "é😀" * 20_000
@@ -107,7 +85,7 @@ def test_bare_websocket_resumes_and_holds_after_a_stop_and_a_kill(client, start)
         server.stop(number)
         assert client.evaluate("ended") == close_code
         server = start(*flags, port=port)
-        missed = publish()
+        missed = server.offer(origin=client.origin)
         client.connect(url)
         assert "expiresAt" in result(client, "hold", code=code, secret=SECRET)
         result(client, "subscribe", topic="lobby", since=cursor)

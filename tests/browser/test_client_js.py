@@ -182,44 +182,7 @@ def test_calls_return_the_responses_of_their_endpoints(server, reached, connect_
     assert got["refresh"]["expiresAt"] > 0
 
 
-def test_refusals_and_a_missing_server_are_signal_errors(server, page):
-    fail = "([call, ...rest]) => failure(new SignalClient(location.search.slice(1))[call](...rest))"
-    gone = page.evaluate(fail, ["poll", "00000000-0000-4000-8000-000000000000", "offerer"])
-    message = "Session not found, expired, or origin mismatch"
-    assert gone == {"name": "SignalError", "code": "not-found", "status": 404, "message": message}
-    refused = page.evaluate(fail, ["offer", "lobby", {"info": "", "offer": "o"}])
-    assert (refused["status"], refused["message"]) == (400, "Missing or invalid required parameter: info")
-    over = "publication.addEventListener('close', () => { window.over = true; })"
-    page.evaluate(f"() => {{ listen('x'.repeat(300)); {over}; }}")
-    page.wait_for_function("() => window.over")
-    assert page.evaluate("errors") == ["Missing or invalid required parameter: topic"]
-    assert page.evaluate("failure(join('x'.repeat(300)))")["status"] == 400
-    server.stop()
-    assert page.evaluate(fail, ["health"])["code"] == "server-unreachable"
-
-
-def test_every_call_can_be_aborted(server, reached, connect_page):
-    page = connect_page(reached(server))
-    found = page.evaluate(
-        """async () => {
-          const api = new SignalClient(location.search.slice(1));
-          const over = AbortSignal.abort();
-          const stop = new AbortController();
-          const {signal} = stop;
-          const calls = [
-            api.health({signal: over}),
-            api.events("t", {signal: over}).next(),
-            api.sessions("t", {wait: 60, signal}),
-            api.events("t", {signal}).next(),
-          ];
-          setTimeout(() => stop.abort(), 100);
-          return Promise.all(calls.map(failure));
-        }"""
-    )
-    assert [each["name"] for each in found] == ["AbortError"] * 4
-
-
-def test_nothing_is_sent_before_the_answer_is_accepted(server, publish, site, alice, bob):
+def test_nothing_is_sent_before_the_answer_is_accepted(server, site, alice, bob):
     sdp = alice.evaluate(
         """async () => {
           const connection = new RTCPeerConnection();
@@ -234,7 +197,7 @@ def test_nothing_is_sent_before_the_answer_is_accepted(server, publish, site, al
         codes = []
 
         def publish_it():
-            codes.append(publish(server, offer=sdp))
+            codes.append(server.offer(offer=sdp, origin=site.origin))
             own = {"code": codes[-1], "side": "offerer", "candidate": json.dumps(candidate)}
             assert server.call("/answer", own, origin=site.origin)[0] == 200
 

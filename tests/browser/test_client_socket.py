@@ -1,8 +1,8 @@
 """The WebSocket of the browser module: what goes over it, and what happens when it breaks or does not open."""
 
 import signal
-import socket
 
+import pytest
 from support.browsers import Traffic, listed, until
 from support.processes import stopped
 from support.scraping import scrape
@@ -57,10 +57,10 @@ def test_one_websocket_carries_all_requests_of_a_page(server, site, alice, bob):
     assert not [each for each in traffic.now().requests if "/client/" not in each]  # but for parts of the module
 
 
-def test_idle_websocket_is_closed(server, publish, page):
+def test_idle_websocket_is_closed(server, site, page):
     page.clock.install()
     traffic = Traffic(page)
-    publish(server)
+    server.offer(origin=site.origin)
     page.evaluate(WATCH, "lobby")
     page.wait_for_function("() => received.length")  # subscribed: otherwise its time ends in the next step
     page.evaluate(f"async () => {{ window.api = {API}; await api.version(); }}")
@@ -185,18 +185,18 @@ def test_offer_of_a_killed_browser_ends_after_the_grace_period(start, connect_pa
     assert gone == ["gone", code, "withdrawn"]  # its time ends later
 
 
-def test_silent_websocket_is_replaced(server, publish, page):
+def test_silent_websocket_is_replaced(server, site, page):
     page.clock.install()
     traffic = Traffic(page)
     page.evaluate(WATCH, "lobby")
-    found = [publish(server)]
+    found = [server.offer(origin=site.origin)]
     page.wait_for_function("() => received.length === 1")
     with stopped([server.process.pid]):
         page.clock.fast_forward(70_000)  # it is asked whether it is there
         until(lambda: "health" in traffic.now().methods)
         page.clock.fast_forward(16_000)
         until(lambda: page.clock.fast_forward(1000) or len(traffic.now().sockets) > 1)
-    found.append(publish(server))
+    found.append(server.offer(origin=site.origin))
     until(lambda: page.clock.fast_forward(1000) or len(page.evaluate("received")) == 2)
     assert [each[:2] for each in page.evaluate("received")] == [["session", code] for code in found]
 
@@ -219,17 +219,17 @@ def test_refused_upgrade_is_retried_after_minutes(server, blocking, site, connec
     assert len(traffic.now().sockets) == 2
 
 
-def test_events_and_offers_continue_over_http(start, publish, site, connect_page):
+def test_events_and_offers_continue_over_http(start, site, connect_page):
     server = start("--hold-grace-ms", 60_000)
     page = connect_page(server)
     page.evaluate(WATCH, "other")
     page.evaluate("listen('lobby', {info: 'alice'})")
     (first,) = until(lambda: listed(server, site.origin))
-    found = [publish(server, "other")]
+    found = [server.offer("other", origin=site.origin)]
     page.wait_for_function("() => received.length === 1")
     traffic = Traffic(page)
     page.evaluate(f"async () => {{ const open = await {API}.open(); WebSocket = null; open.close(); }}")
-    found.append(publish(server, "other"))
+    found.append(server.offer("other", origin=site.origin))
     page.wait_for_function("() => received.length === 2")
     assert [each[:2] for each in page.evaluate("received")] == [["session", code] for code in found]
     assert later(server, site, first)["code"] == first["code"]
@@ -257,16 +257,6 @@ def test_http_is_used_until_a_slow_websocket_opens(page):
     until(lambda: page.clock.run_for(500) or page.evaluate("(async () => (await api.open())?.readyState)()") == 1)
 
 
-def test_http_is_used_if_the_handshake_gets_no_response(server, blocking, connect_page):
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        page = connect_page(blocking(server, handshakes=silent.getsockname()[1]))
-        page.clock.install()
-        page.evaluate(f"() => {{ window.asked = {API}.health(); }}")
-        with silent.accept()[0]:
-            page.clock.run_for(1100)
-            assert page.evaluate("asked")["status"] == "ok"
-
-
 def test_http_is_used_at_once_if_a_policy_forbids_websockets(server, site, profiles):
     policy = "<meta http-equiv=Content-Security-Policy content='connect-src http:'>"
     site.pages["/policy"] = policy + site.pages["/connect"]
@@ -276,8 +266,16 @@ def test_http_is_used_at_once_if_a_policy_forbids_websockets(server, site, profi
     assert page.evaluate(f"{API}.health()")["status"] == "ok"
 
 
-def test_websocket_can_be_disabled(page):
-    traffic = Traffic(page)
-    page.evaluate("listen('lobby', {info: 'alice', socket: false})")
-    assert page.evaluate("call('lobby', {info: 'bob', socket: false})") == ["alice", "alice: hello"]
-    assert traffic.now().sockets == []
+@pytest.mark.parametrize("locks", [True, False])
+def test_seven_tabs_join_a_room_over_the_six_connections_of_a_browser(server, site, blocking, profiles, locks):
+    context = profiles.context()
+    if not locks:  # as over plain HTTP
+        context.add_init_script("Object.defineProperty(Navigator.prototype, 'locks', {value: undefined});")
+    tabs = [context.new_page() for _ in range(7)]
+    address = f"{site.origin}/connect?{blocking(server).url}"
+    for tab in tabs:
+        tab.goto(address)
+        tab.wait_for_function("() => window.ready")
+        tab.evaluate("() => { window.lobby = room('lobby', {url: location.search.slice(1)}); }")
+    for tab in tabs:
+        tab.wait_for_function("() => window.lobby.peers.size === 6")

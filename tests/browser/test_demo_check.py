@@ -25,14 +25,6 @@ def check(request, profiles):
     return checking
 
 
-@pytest.fixture
-def silent():
-    """The port of a UDP socket that never responds."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waiting:
-        waiting.bind(("127.0.0.1", 0))
-        yield waiting.getsockname()[1]
-
-
 def reports_errors(page):
     """Return whether the browser reports errors of ICE servers. Firefox does so since version 150."""
     return page.evaluate("'onicecandidateerror' in RTCPeerConnection.prototype")
@@ -58,20 +50,21 @@ def test_working_servers(check, start, coturn, secret_file):
     assert not re.search(r"127\.0\.0\.1:\d+", report.replace(server.url, "").replace(stun, "").replace(turn, ""))
 
 
-def test_servers_without_a_response(check, start, silent, secret_file):
-    stun, turn = f"stun:127.0.0.1:{silent}", f"turn:127.0.0.1:{silent}"
-    page, results = check(start("--stun-servers", stun, "--turn-servers", turn, "--turn-secret-file", secret_file))
+def test_servers_without_a_response(check, start, secret_file):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        stun, turn = (f"{kind}:127.0.0.1:{silent.getsockname()[1]}" for kind in ("stun", "turn"))
+        page, results = check(start("--stun-servers", stun, "--turn-servers", turn, "--turn-secret-file", secret_file))
+    verdict = page.evaluate(VERDICT)
     if reports_errors(page):
-        assert page.evaluate(VERDICT) == f"These do not work: {stun}, {turn}"
+        assert verdict == f"These do not work: {stun}, {turn}"
         assert results[stun][0] == "failed"
         assert results[stun][1].startswith("no response; check the name, the port and the firewall (UDP)")
     else:
-        assert page.evaluate(VERDICT) == f"These do not work: {turn}"
-        assert results[stun][0] == "not checked"
+        assert (verdict, results[stun][0]) == (f"These do not work: {turn}", "not checked")
     assert results[turn][0] == "failed"
-    assert results[turn][1].startswith(
-        "no relay; check the name, the port, the firewall and the secret of both servers"
-    )
+    advice = "no relay; check the name, the port, the firewall and the secret of both servers"
+    assert results[turn][1].startswith(advice)
 
 
 def test_unknown_name_and_wrong_secret(check, start, coturn, tmp_path):

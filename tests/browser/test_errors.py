@@ -39,16 +39,6 @@ def test_path_that_the_server_does_not_have_is_named(server, page):
     until(lambda: page.evaluate("seen.some(([name]) => name === 'close')"))
 
 
-def test_response_of_another_server_is_named(page, site):
-    code, message = error(page, f"new SignalClient('{site.origin}', {{socket: false}}).health()")
-    assert (code, message) == ("not-a-server", f"{site.origin}/health is not a tornado-signal server")
-    site.pages["/app/health"] = "<!doctype html>"
-    assert error(page, f"new SignalClient('{site.origin}/app', {{socket: false}}).health()")[0] == "not-a-server"
-    page.evaluate(f"enter('lobby', {{url: '{site.origin}'}})")
-    reported = "seen.some(([name, message]) => name === 'error' && message.endsWith(' is not a tornado-signal server'))"
-    until(lambda: page.evaluate(reported))
-
-
 class Redirecting(Handler):
     """Redirects all but a page to a target, which records the requests."""
 

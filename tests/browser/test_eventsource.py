@@ -43,7 +43,7 @@ class Peers:
         return found
 
     def come(self):
-        code = self.call("/lobby/offer", {"info": "i", "offer": "o"})["code"]
+        code = self.server.offer(origin=self.origin)
         self.expected.append(f"session {code}")
         return code
 
@@ -131,17 +131,3 @@ def test_page_behind_a_proxy_reconnects_and_is_released(kind, start, start_proxy
     settle(peers.server, alone + 1)
     page.evaluate("source.close()")  # of the connection to the proxy this ends only a stream
     settle(peers.server, alone)
-
-
-def test_page_that_closes_withdraws(start, origin, open_page):
-    peers = Peers(start(), origin)
-    code = peers.come()
-    page = open_page(f"{peers.server.url}/lobby/events")
-    peers.see(page)
-    url = f"{peers.server.url}/withdraw"
-    leave = "([url, code]) => navigator.sendBeacon(url, JSON.stringify({code, side: 'offerer'}))"
-    page.evaluate(f"(what) => addEventListener('pagehide', () => ({leave})(what))", [url, code])
-    cursor = peers.call("/lobby/sessions?wait=0")["cursor"]
-    page.goto("about:blank")
-    status, found = peers.server.call(f"/lobby/sessions?wait=20&since={cursor}", origin=origin)
-    assert (status, found["sessions"]) == (200, [])

@@ -74,28 +74,15 @@ def test_refused_tokens_are_errors_with_codes(socket, protected, open_page):
         assert [type for type, *_ in page.evaluate("seen")] == ["error", "close"], claims
 
 
-@pytest.fixture
-def subscribed(protected, open_page):
-    """A function that opens a page which subscribes to a topic, and returns the page and its traffic.
-
-    It waits for the response. Without one, the request fails when the clock is advanced.
-    """
-
-    def opening(make):
-        page = open_page(protected, make)
-        traffic = Traffic(page)
-        page.clock.install()
-        page.evaluate(f"async () => {{ window.api = {API % 'true'}; await api.topics(); }}")
-        before = len(traffic.now().received)
-        page.evaluate("async () => { window.events = api.events('lobby'); window.waiting = events.next(); }")
-        until(lambda: len(traffic.now().received) > before)
-        return page, traffic
-
-    return opening
-
-
-def test_websocket_is_authorized_again_before_the_expiry(subscribed):
-    page, traffic = subscribed(make)
+def test_websocket_is_authorized_again_before_the_expiry_and_replaced_for_fewer_rights(protected, open_page):
+    tokens = iter([make(), make(1200), make(1800, topics=["lobby"])])
+    page = open_page(protected, lambda: next(tokens))
+    traffic = Traffic(page)
+    page.clock.install()
+    page.evaluate(f"async () => {{ window.api = {API % 'true'}; await api.topics(); }}")
+    before = len(traffic.now().received)
+    page.evaluate("async () => { window.events = api.events('lobby'); window.waiting = events.next(); }")
+    until(lambda: len(traffic.now().received) > before)  # without a response it fails when the clock is advanced
 
     def authorized():
         return [each["params"]["token"] for each in traffic.now().sent if each["method"] == "authorize"]
@@ -107,16 +94,11 @@ def test_websocket_is_authorized_again_before_the_expiry(subscribed):
     until(lambda: len(authorized()) == 2)
     assert authorized() == page.made
     assert len(traffic.sockets) == 1
-
-
-def test_token_with_fewer_rights_opens_another_websocket(subscribed):
-    tokens = iter([make(), make(topics=["lobby"])])
-    page, traffic = subscribed(lambda: next(tokens))
-    page.clock.fast_forward(550_000)
+    page.clock.fast_forward(600_000)
     until(lambda: traffic.now().sockets[0].is_closed())
     page.evaluate("api.topics()")
     until(lambda: len(traffic.now().sockets) == 2)
-    assert len(page.made) == 2
+    assert len(page.made) == 3
 
 
 def test_closed_page_withdraws_its_offer_over_http(protected, site, open_page):

@@ -53,11 +53,11 @@ def waits(page):
 
 
 @pytest.fixture
-def dead(publish):
+def dead(site):
     """A function that puts offers of peers that are no more under a topic."""
 
     def publishing(server, page, number=1, topic=STRANGERS):
-        return [publish(server, topic, info=f"dead {each}", offer=page.evaluate(OFFER)) for each in range(number)]
+        return [server.offer(topic, f"dead {each}", page.evaluate(OFFER), origin=site.origin) for each in range(number)]
 
     return publishing
 
@@ -129,14 +129,3 @@ def test_tracks_are_added_to_an_open_connection(server, connect_page, connect_fi
     for each, width in ((page, 300), (firefox, 200)):
         until(lambda each=each: each.evaluate("'heard' in window"))
         assert each.evaluate("heard") == width
-
-
-def test_join_finds_the_live_peer_among_dead_ones(server, site, dead, alice, bob):
-    alice.evaluate("listen('lobby', {info: 'alice'})")
-    until(lambda: listed(server, site.origin))
-    dead(server, bob, 2, "lobby")
-    last = "choose: (sessions) => sessions.sort((a, b) => (a.info === 'alice') - (b.info === 'alice'))"
-    found = bob.evaluate(f"call('lobby', {{wait: false, {last}}})")
-    assert found == ["alice", "alice: hello"]
-    steps = [name for name, _ in bob.evaluate("steps") if name in ("trying", "failed")]
-    assert steps[:3] == ["trying"] * 3  # the third one while the others can still respond

@@ -14,8 +14,8 @@ from . import npm_package
 from .browsers import TURN_SECRET, Firefox, Profiles, Site
 from .certificates import make_pair
 from .command import Server
+from .forwarding import Proxy
 from .needs import require
-from .proxies import Blocking
 from .waiting import end_all, until
 
 
@@ -98,9 +98,10 @@ def server(request):
 
 
 @pytest.fixture
-def blocking(start_proxy):
-    """A function that starts a proxy for a server. The proxy blocks WebSockets."""
-    return lambda server, **options: start_proxy(Blocking, server.port, **options)
+def blocking():
+    """A function that starts a proxy for a server. The proxy refuses WebSockets."""
+    with contextlib.ExitStack() as stack:
+        yield lambda server: stack.enter_context(Proxy(server.url, websockets="refused"))
 
 
 @pytest.fixture

@@ -207,8 +207,8 @@ class Server(contextlib.AbstractContextManager):
         """Send a request of a program on this machine to the admin listener."""
         return self.call(path, base=self.admin_url, origin=None)
 
-    def offer(self, topic="lobby", info="i", offer="o"):
-        status, response = self.call(f"/{topic}/offer", {"info": info, "offer": offer})
+    def offer(self, topic="lobby", info="i", offer="o", **options):
+        status, response = self.call(f"/{topic}/offer", {"info": info, "offer": offer}, **options)
         assert status == 200, response
         return response["code"]
 

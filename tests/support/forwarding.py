@@ -101,7 +101,10 @@ class Proxy:
             return await self._finish(writer, FORBIDDEN)
         if websocket and self.websockets == "hangs":
             return await reader.read()
-        from_server, to_server = await self._connect()
+        try:
+            from_server, to_server = await self._connect()
+        except ConnectionError:
+            return writer.close()
         if head.startswith(b"CONNECT"):
             writer.write(b"HTTP/1.1 200 x\r\n\r\n")
         else:

@@ -1,10 +1,7 @@
 """Node.js, with the functions of a module as its globals."""
 
 import json
-import posixpath
-import re
 import subprocess
-import urllib.request
 
 from .needs import require
 
@@ -18,24 +15,6 @@ for await (const line of createInterface({ input: process.stdin })) {
   console.log(JSON.stringify([await (0, eval)(JSON.parse(line))]));
 }
 """
-
-
-def fetch_module(url, directory):
-    """Fetch the module and its parts as a browser does, and return the module's path."""
-    (directory / "package.json").write_text('{"type": "module"}')
-    pending, names = ["client.js"], set()
-    while pending:
-        name = pending.pop()
-        names.add(name)
-        with urllib.request.urlopen(f"{url}/{name}", timeout=BOUND_S) as response:
-            source = response.read().decode()
-        path = directory / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(source)
-        imported = [f"./client/{part}" for part in re.findall(r'"([\w-]+-[0-9a-f]{8}\.js)"', source)]
-        folder = posixpath.dirname(name)
-        pending += {posixpath.normpath(posixpath.join(folder, each)) for each in imported} - names - {*pending}
-    return directory / "client.js"
 
 
 class Node:

@@ -172,27 +172,6 @@ class Plain(Proxy):
         return self.command(self.SITE.format(**vars(self)))
 
 
-class Blocking(Plain, Nginx):
-    """An nginx that blocks WebSockets. Handshakes are forwarded to the port `handshakes` instead."""
-
-    SITE = """
-server {{
-    listen 127.0.0.1:{port};
-    access_log off;
-    proxy_http_version 1.1;
-    proxy_set_header Connection "";
-    proxy_set_header Host $http_host;
-    proxy_buffering off;
-    location / {{ proxy_pass http://127.0.0.1:{upstream}; }}
-    location /ws {{ proxy_pass http://127.0.0.1:{handshakes}/ws; }}
-}}
-"""
-
-    def __init__(self, directory, pair, upstream, handshakes=None):
-        self.handshakes = handshakes or upstream
-        super().__init__(directory, pair, upstream)
-
-
 class BareNginx(Plain, Nginx):
     """An nginx with the only line that its tutorials have."""
 
