@@ -6,7 +6,7 @@ import time
 
 import pytest
 from support.browsers import launch_in, listed, open_connect, reach, until
-from support.members import SECRETS, enter, enter_together, happened, with_others
+from support.members import SECRETS, all_together, enter, enter_together, happened, with_others
 from support.waiting import end_all
 
 from tornado_signal_client.names import Identity
@@ -168,33 +168,23 @@ def forge(server, site):
             assert server.call("/answer", fields, origin=site.origin)[0] == 200
 
 
-def test_forged_messages_end_no_connection_of_pages_without_signatures(server, site, connect_page):
-    pages = [connect_page(server) for _ in range(3)]
-    for place, page in enumerate(pages):
+def test_pages_with_and_without_signatures_connect_and_forged_messages_end_nothing(server, site, connect_page):
+    members = {info: connect_page(server) for info in "012"}
+    for page in members.values():
         page.evaluate(INSECURE)
-        enter(page, str(place))
+    enter_together(members)
+    for page in members.values():
         assert page.evaluate("here.id[0]") != "$"
-    for place, page in enumerate(pages):
-        with_others(page, *({*"012"} - {str(place)}))
     for _ in range(3):
         forge(server, site)
-    last = connect_page(server)
-    enter(last, "last")  # whose mail comes after all that
-    with_others(last, *"012")
-    for page in (*pages, last):
-        until(lambda page=page: len(page.evaluate("others()")) == 3)
+    for info, options in (("3", {}), ("4", {"me": "Ada"})):  # their mail comes after all that
+        members[info] = connect_page(server)
+        enter(members[info], info, **options)
+    all_together(members)
+    assert {*names(members["0"]).values()} == {None}  # it cannot verify the name
+    assert "Ada" in names(members["3"]).values()
+    for page in members.values():
         assert happened(page, "leave", "error", "close") == []
-
-
-def test_pages_with_and_without_signatures_connect(server, connect_page):
-    pages = [connect_page(server) for _ in range(3)]
-    pages[0].evaluate(INSECURE)
-    for page, options in zip(pages, ({"info": "0"}, {"info": "1"}, {"info": "2", "me": "Ada"}), strict=True):
-        page.evaluate("(options) => enter('lobby', options)", options)
-    for place, page in enumerate(pages):
-        with_others(page, *({*"012"} - {str(place)}))
-    assert {*names(pages[0]).values()} == {None}  # it cannot verify the name
-    assert "Ada" in names(pages[1]).values()
 
 
 def test_streams_are_shown_to_all_without_the_server(start, connect_page):
@@ -209,8 +199,7 @@ def test_streams_are_shown_to_all_without_the_server(start, connect_page):
         assert page.evaluate(shown, 0) == 300 - 100 * number
         assert len(happened(page, "stream")) == 1
     enter(pages[2], "2")
-    for number, page in enumerate(pages):
-        with_others(page, *({*"012"} - {str(number)}))
+    all_together(dict(zip("012", pages, strict=True)))
     until(lambda: len(happened(pages[2], "stream")) == 2)
     assert sorted(pages[2].evaluate(shown, number) for number in (0, 1)) == [200, 300]
     server.stop()
@@ -321,8 +310,7 @@ def test_members_beyond_the_connection_limit_join_later(server, connect_page):
     # As many as Chromium can create. Closed connections count until it frees them.
     alice.evaluate("() => { try { for (;;) new RTCPeerConnection().close(); } catch {} }")
     enter(carol, "carol", secret=follows)
-    with_others(alice, "bob", "carol")
-    with_others(carol, "alice", "bob")
+    all_together({"alice": alice, "bob": bob, "carol": carol})
     (error, *_) = happened(alice, "error", "close", "leave")
     assert "Cannot create so many PeerConnections" in error[1]
     assert {name for name, *_ in happened(alice, "error", "close", "leave")} == {"error"}

@@ -10,19 +10,6 @@ NUMBER = "async () => { const [peer] = here.peers.values(); return JSON.stringif
 FINGERPRINT = "(side) => [...here.peers.values()][0].peerConnection[side].sdp.match(/a=fingerprint:(.*)/)[1].trim()"
 
 
-def test_both_sides_have_the_same_number_and_another_one_after_a_reconnection(start, connect_page):
-    server = start()
-    alice, bob = connect_page(server), connect_page(server)
-    enter_together({"Alice": alice, "Bob": bob})
-    first = alice.evaluate(NUMBER)
-    assert bob.evaluate(NUMBER) == first
-    bob.evaluate("here.leave()")
-    until(lambda: alice.evaluate("here.peers.size") == 0)
-    bob.evaluate("enter('lobby', {info: 'Bob'})")
-    until(lambda: alice.evaluate("here.peers.size") == bob.evaluate("here.peers.size") == 1)
-    assert alice.evaluate(NUMBER) == bob.evaluate(NUMBER) != first
-
-
 def test_a_server_in_between_shows_in_the_number(start, connect_page):
     """It poses as the other person to each side, with fingerprints of its own, and reads all messages."""
     to_alice, to_bob = start(data="alice"), start(data="bob")

@@ -97,9 +97,6 @@ async def failure(call):
     except Exception as error:
         return getattr(error, "code", type(error).__name__)
 
-async def widths():
-    return sorted([(await each.recv()).width for each in tracks])
-
 def others():
     return sorted(each.info for each in room.peers.values())
 
@@ -163,10 +160,6 @@ async def send_raw(channel_name, messages):
         for message in messages:
             if channel.readyState == "open":
                 channel.send(message)
-
-# The highest memory use so far.
-def memory_kib():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 # Some tests stop the server, which takes more than 5 s on a busy machine.
 logging.getLogger("tornado_signal_client.life").setLevel("ERROR")
