@@ -417,17 +417,6 @@ def test_hostile_rooms_and_messages_do_not_stop_the_page(server, open_demo):
     assert len(line.text_content()) < 11_000
 
 
-def test_long_name_is_one_line(server, open_demo):
-    alice = open_demo(server, "Alice", viewport={"width": 320, "height": 568})
-    enter(alice)
-    bob = open_demo(server, "Bob " * 15)
-    enter(bob)
-    connected(alice, f"{'Bob ' * 7}Bob…")
-    for part in ("#status", "#tiles .tile:last-child h2"):
-        lines = "(part) => part.getBoundingClientRect().height / parseFloat(getComputedStyle(part).lineHeight)"
-        assert alice.locator(part).evaluate(lines) == pytest.approx(1, abs=0.1)
-
-
 def test_files_are_dropped_onto_the_page(server, open_demo, tmp_path):
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     meet(Alice=alice, Bob=bob)

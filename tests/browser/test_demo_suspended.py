@@ -1,7 +1,7 @@
-"""The demo page comes back: from a suspended tab, from a locked phone, and from a time without a network."""
+"""The demo page comes back: from a suspended tab, and from a locked phone."""
 
 import pytest
-from support.browsers import Windowed, until
+from support.browsers import until
 from support.demo import connected, enter, meet, said, shows
 from support.processes import family, stopped
 
@@ -13,20 +13,12 @@ RECORD = """
 """
 
 
-@pytest.fixture
-def tab(chromium, tmp_path):
-    """Return a function that opens the demo in a browser of its own, and returns the page and the browser."""
-    browser = Windowed(chromium(0).browser_type, tmp_path / "profile")
-
-    def opening(server, name):
-        page = browser.context.pages[0]
-        page.goto(f"{server.url}/demo#topic=lobby")
-        page.get_by_label("Your name").fill(name)
-        page.evaluate(RECORD)
-        return page, browser
-
-    yield opening
-    browser.close()
+def open_tab(windowed, server):
+    """Open the demo in a browser of its own. Return the page and the browser."""
+    page, browser = windowed(server, f"{server.url}/demo#topic=lobby")
+    page.get_by_label("Your name").fill("Alice")
+    page.evaluate(RECORD)
+    return page, browser
 
 
 def say(page, text):
@@ -34,9 +26,8 @@ def say(page, text):
     page.keyboard.press("Enter")
 
 
-def test_suspended_tab(start, open_demo, tab):
-    server = start()
-    alice, browser = tab(server, "Alice")
+def test_suspended_tab(server, start, windowed, open_demo):
+    alice, browser = open_tab(windowed, server)
     bob, carol = open_demo(server, "Bob"), open_demo(server, "Carol")
     meet(Alice=alice, Bob=bob)
     browser.context.new_page().bring_to_front()
@@ -59,9 +50,8 @@ def test_suspended_tab(start, open_demo, tab):
 
 
 @pytest.mark.slow
-def test_locked_phone(start, open_demo, tab):
-    server = start()
-    alice, browser = tab(server, "Alice")
+def test_locked_phone(server, windowed, open_demo):
+    alice, browser = open_tab(windowed, server)
     bob = open_demo(server, "Bob")
     meet(Alice=alice, Bob=bob)
     with stopped(family(browser.process.pid)):
@@ -74,17 +64,3 @@ def test_locked_phone(start, open_demo, tab):
     said(alice, "Bob", "welcome back")
     say(alice, "thanks")
     said(bob, "Alice", "thanks")
-
-
-@pytest.mark.slow
-def test_time_without_a_network(server, open_demo):
-    alice, bob, carol = (open_demo(server, name) for name in ("Alice", "Bob", "Carol"))
-    meet(Alice=alice, Bob=bob)
-    alice.context.set_offline(True)
-    shows(alice, f"No response from {server.url}")
-    say(bob, "still connected")
-    said(alice, "Bob", "still connected")
-    alice.context.set_offline(False)
-    alice.locator("#problem").wait_for(state="hidden")
-    enter(carol)
-    connected(alice, "Bob", "Carol")

@@ -117,39 +117,28 @@ def react(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def developing(react, **variables):
-    """Run `vite` for the duration of the block. Yield the address of the page."""
+def running(react, program, *arguments, **variables):
+    """Run a program that listens at the port of `PORT` for the duration of the block. Yield the address."""
     port = free_port()
-    command = [react / "node_modules" / ".bin" / "vite", "--host", "127.0.0.1", "--port", str(port), "--strictPort"]
-    with subprocess.Popen(command, cwd=react, stdout=subprocess.PIPE, env=os.environ | variables) as vite:
-        try:
-            until(lambda: b"127.0.0.1" in vite.stdout.readline())
-            yield f"http://127.0.0.1:{port}/"
-        finally:
-            vite.terminate()
-
-
-@contextlib.contextmanager
-def making_tokens(react, *command):
-    """Run a backend for the duration of the block. Yield its address."""
-    port = free_port()
-    options = {"cwd": react, "stderr": subprocess.DEVNULL, "env": os.environ | {"PORT": str(port)}}
-    with subprocess.Popen(command, **options) as backend:
+    command = [program, *(str(port) if each == "PORT" else each for each in arguments)]
+    options = {"cwd": react, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, env=os.environ | {"PORT": str(port)} | variables, **options) as process:
         try:
             until(lambda: accepts(port))
             yield f"http://127.0.0.1:{port}/"
         finally:
-            backend.terminate()
+            process.terminate()
 
 
 def test_react_example_runs_in_development_with_and_without_tokens(react, start, profiles):
-    with developing(react, VITE_SERVER=start().url) as url:
+    vite = (react, "node_modules/.bin/vite", "--host", "127.0.0.1", "--port", "PORT", "--strictPort")
+    with running(*vite, VITE_SERVER=start().url) as url:
         talk(*(profiles.open(url) for _ in range(2)))
     server = start("--auth-keys", write_secret(react / "keys"), data="protected")
     for command in ((sys.executable, "backend/tokens.py"), ("node", "backend/tokens.js")):
-        with making_tokens(react, *command) as url, developing(react, VITE_SERVER=server.url, VITE_TOKENS=url) as page:
+        with running(react, *command) as url, running(*vite, VITE_SERVER=server.url, VITE_TOKENS=url) as page:
             talk(*(profiles.open(page) for _ in range(2)))
-    with developing(react, VITE_SERVER=server.url) as url:
+    with running(*vite, VITE_SERVER=server.url) as url:
         profiles.open(url).get_by_role("alert").get_by_text("Missing or invalid token").wait_for()
 
 

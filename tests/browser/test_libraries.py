@@ -106,13 +106,6 @@ def test_lines_of_the_readme_as_they_stand(profiles, site, start, pair, tmp_path
         page.wait_for_function("() => globalThis.used?.length === 4 && reached()")
 
 
-def test_peerjs_lists_no_ids_by_default(open_page, url):
-    page = open_page()
-    page.evaluate("(url) => openPeer(url, 'alice')", url)
-    page.evaluate("void peer.listAllPeers()")
-    heard(page, "error server-error")
-
-
 def test_five_pages_edit_one_document_with_a_password(open_page, url):
     edit_together([open_page() for _ in range(5)], url, "a password")
 

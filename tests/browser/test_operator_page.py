@@ -155,15 +155,6 @@ def test_reports_of_connections_are_in_the_band_and_refused_origins_are_named(st
     )
 
 
-def test_page_returns_when_the_server_restarts(start, open_operator):
-    first = start("--admin-port", "0")
-    page = open_operator(first)
-    first.stop()
-    page.get_by_role("status").get_by_text("does not respond").wait_for()
-    start("--admin-port", first.admin_url.rpartition(":")[2])
-    wait_for_figures(page)
-
-
 def test_token_is_asked_for_with_the_keyboard(guarded, profiles, findings):
     server = guarded()
     page = profiles.open(f"{server.admin_url}/")
@@ -241,6 +232,8 @@ def test_actions_are_confirmed_and_shown(guarded, open_operator, findings):
         form.get_by_role("button", name="Drain and stop this server").click()
     assert server.wait() == 0
     page.get_by_role("status").get_by_text("does not respond").wait_for()
+    guarded("--admin-port", server.admin_url.rpartition(":")[2])
+    wait_for_figures(page)
 
 
 def test_page_shows_all_servers_and_workers_and_names_a_missing_one(share, open_operator):

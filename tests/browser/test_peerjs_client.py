@@ -50,29 +50,21 @@ def open_peer_page(profiles, peer_site):
     return opening
 
 
-def test_data_and_media_between_two_pages(server, open_peer_page):
+def test_data_and_media_between_chromium_and_firefox(server, open_peer_page, firefox, peer_site):
     one, other = open_peer_page(server), open_peer_page(server)
-    peer_id = one.start()  # an id from the server
-    assert other.start("the other peer") == "the other peer"
-    for data in ("text", {"nested": [1, None, "ä"]}, "x" * 100_000):
-        assert other.call("say", peer_id, data) == [data, peer_id]
-    assert one.call("say", "the other peer", 5) == [5, "the other peer"]
-    assert other.call("callAndHear", peer_id) == ["audio"]
-    assert one.evaluate("events") == other.evaluate("events") == []
-
-
-def test_firefox_and_chromium(server, open_peer_page, firefox, peer_site):
-    chromium = open_peer_page(server)
     firefox.goto(f"{peer_site.origin}/peers")
-    other = Page(firefox.evaluate, chromium.options)
-    chromium.start("chromium")
-    other.start("firefox")
-    assert other.call("say", "chromium", "hello") == ["hello", "chromium"]
-    assert chromium.call("say", "firefox", "hello") == ["hello", "firefox"]
-    assert other.call("callAndHear", "chromium") == ["audio"]
+    third = Page(firefox.evaluate, one.options)
+    peer_id = one.start()  # an id from the server
+    assert [other.start("the other peer"), third.start("firefox")] == ["the other peer", "firefox"]
+    for data in ("text", {"nested": [1, None, "ä"]}, "x" * 100_000):
+        assert other.call("say", peer_id, data) == third.call("say", peer_id, data) == [data, peer_id]
+    for name in ("the other peer", "firefox"):
+        assert one.call("say", name, 5) == [5, name]
+    assert other.call("callAndHear", peer_id) == third.call("callAndHear", peer_id) == ["audio"]
+    assert one.evaluate("events") == other.evaluate("events") == third.evaluate("events") == []
 
 
-def test_taken_id_and_absent_peer_are_reported(server, open_peer_page):
+def test_taken_id_and_absent_peer_are_reported_and_a_reload_gets_the_id_again(server, open_peer_page, profiles):
     one, other = open_peer_page(server), open_peer_page(server)
     one.start("a")
     assert other.attempt("a") == "unavailable-id"
@@ -81,13 +73,8 @@ def test_taken_id_and_absent_peer_are_reported(server, open_peer_page):
     until(lambda: other.attempt("a") == "open")
     assert one.attempt("b") == "open"
     assert one.call("say", "a", 1) == [1, "a"]
-
-
-def test_reload_of_a_page_gets_its_id_again(server, open_peer_page, profiles):
-    page = open_peer_page(server)
-    page.start("a")
-    profiles.contexts[0].pages[0].reload()
-    until(lambda: page.attempt("a") == "open")
+    profiles.contexts[1].pages[0].reload()
+    until(lambda: other.attempt("a") == "open")
 
 
 def test_reconnect_keeps_the_id_and_connections_outlive_the_server(start, open_peer_page):

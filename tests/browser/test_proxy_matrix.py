@@ -18,11 +18,7 @@ from support.waiting import until
 HOSTS = ("same host", "other host")
 WEBSOCKETS = ("works", "refused", "hangs", "cut")
 NETWORKS = list(itertools.product(HOSTS, WEBSOCKETS))
-ENTER = """([name, url]) => {
-  window.began = performance.now();
-  window.lobby = room(name, {url});
-  lobby.addEventListener("join", () => (window.took ??= performance.now() - began));
-}"""
+ENTER = "([name, url]) => { window.lobby = room(name, {url}); }"
 ODD = r"a/b\c %2F d;e+f?g#h:i@j&k=l\"m~n🎉.."
 TOGETHER = "() => window.lobby.peers.size === 1"
 
@@ -50,7 +46,7 @@ def enter(pages, name, url):
 
 
 def connect_all(open_network, cells):
-    """Wait until both members of each cell are connected, and still are after a cut. Print the times of the cells."""
+    """Wait until both members of each cell are connected, and still are after a cut."""
     opened = {cell: open_network(PLAIN[cell[0]], *cell[1:]) for cell in cells}
     for cell, (pages, network) in opened.items():
         enter(pages, f"{' '.join(cell)} {ODD}", network.url)
@@ -60,7 +56,6 @@ def connect_all(open_network, cells):
                 page.wait_for_function(TOGETHER, timeout=BOUND_MS)
         except Exception as error:
             raise AssertionError(f"alone: {cell}") from error
-        print(f"{max(page.evaluate('window.took') for page in pages) / 1000:5.1f} s: {', '.join(cell)}")
     for cell, (pages, network) in opened.items():
         if cell[2] == "cut":
             until(lambda network=network: network.ended >= 2 and network.opened >= 4)
