@@ -88,28 +88,19 @@ async def test_little_work_starts_at_once_and_more_waits_for_its_turn(queue, now
     assert started[-1] == "a"
 
 
-async def test_turns_keep_the_order_of_each_client(queue):
-    done = []
-
-    async def work(client, number):
-        await queue.turn(client)
-        done.append((client, number))
-
-    working = [asyncio.ensure_future(work("a", number)) for number in range(5)]
-    working += [asyncio.ensure_future(work("b", number)) for number in range(2)]
-    await asyncio.gather(*working)
-    assert [number for client, number in done if client == "a"] == list(range(5))
+async def test_turns_keep_the_order_of_each_client_and_cancelled_ones_delay_nobody(queue, caplog):
+    names = [("a", number) for number in range(20)] + [("b", number) for number in range(2)]
+    turns, done = {name: queue.turn(name[0]) for name in names}, []
+    for name, turn in turns.items():
+        turn.add_done_callback(lambda turn, name=name: turn.cancelled() or done.append(name))
+    for number in range(0, 20, 2):
+        turns["a", number].cancel()
+    await asyncio.gather(*turns.values(), return_exceptions=True)
+    await asyncio.sleep(0)
+    assert [number for client, number in done if client == "a"] == list(range(1, 20, 2))
     assert [number for client, number in done if client == "b"] == [0, 1]
-    assert done.index(("b", 1)) < done.index(("a", 3))
-
-
-async def test_cancelled_turn_does_not_delay_others(queue):
-    turns = [queue.turn("a") for _ in range(20)]
-    for turn in turns[::2]:
-        turn.cancel()
-    other = queue.turn("b")
-    await asyncio.gather(*turns[1::2], other)
-    assert [turn.cancelled() for turn in turns] == [True, False] * 10
+    assert done.index(("b", 1)) < done.index(("a", 7))
+    assert caplog.records == []
 
 
 async def test_exception_does_not_stop_the_queue(queue):

@@ -23,6 +23,7 @@ sessions = st.builds(Session, codes, topics, topics, numbers, numbers, numbers, 
 SESSION = Session(bytes(range(16)), "tö\x00", "me", created_ms=1, expires_ms=258, timeout_ms=257, serial=3)
 HASH = bytes(range(100, 132))
 OWNED = SESSION._replace(secret_hash=HASH)
+HEAD = bytes.fromhex("0000000000000001 0000000000000102 0000000000000101 0000000000000003 0004")
 PACKED = b"https://o\x00\x00"
 TOPIC = b"t\xc3\xb6\x00\xff\x00\x00"  # the packed topic of SESSION
 
@@ -36,18 +37,8 @@ TOPIC = b"t\xc3\xb6\x00\xff\x00\x00"  # the packed topic of SESSION
         (layout.COUNTERS_KEY, b"M"),
         (layout.pack_counters(1, 259), bytes(7) + b"\x01" + bytes(6) + b"\x01\x03"),
         (layout.pack_session_prefix("https://o", SESSION.code), b"S" + PACKED + SESSION.code),
-        (
-            layout.pack_head(SESSION),
-            bytes.fromhex("0000000000000001 0000000000000102 0000000000000101 0000000000000003 0004 00")
-            + b"t\xc3\xb6\x00me",
-        ),
-        (
-            layout.pack_head(OWNED),
-            bytes.fromhex("0000000000000001 0000000000000102 0000000000000101 0000000000000003 0004 20")
-            + b"t\xc3\xb6\x00"
-            + HASH
-            + b"me",
-        ),
+        (layout.pack_head(SESSION), HEAD + b"\x00" + b"t\xc3\xb6\x00" + b"me"),
+        (layout.pack_head(OWNED), HEAD + b"\x20" + b"t\xc3\xb6\x00" + HASH + b"me"),
         (layout.pack_answer(Answer("ja\x00", 258)), bytes(6) + b"\x01\x02" + b"\x00" + b"ja\x00"),
         (layout.pack_answer(Answer("ja", 1, HASH)), bytes(7) + b"\x01" + b"\x20" + HASH + b"ja"),
         ([layout.HEAD, layout.OFFER, layout.OFFER_CANDIDATE, layout.ANSWER], [b"\0", b"\1", b"\2", b"\3"]),

@@ -19,25 +19,21 @@ def after(**figures):
     return [CALM] * 300 + [CALM._replace(**figures)] * 6
 
 
+# 25 refused requests are 5 % of five minutes, and 5 or 3 are too few.
+WELL = [{}, {"used": 0.8}, {"lag_s": 0.1}, {"lag_s": None}, {"refused": 25}, {"refused": 5, "requests": 5}]
+WELL += [{"unconnected": 10, "connected": 90}, {"unconnected": 3}]
+
+
 @pytest.mark.parametrize(
     ("figures", "expected"),
     [
-        ({}, {}),
-        ({"down": 1}, {"store": 1}),
-        ({"defects": 1}, {"defects": 6}),
-        ({"failed": 1}, {"failed": 6}),
-        ({"full": 1}, {"full": 1}),
-        ({"used": 0.8}, {}),
+        *[(figures, {}) for figures in WELL],
+        *[({name: 1}, {rule: 1}) for name, rule in (("down", "store"), ("full", "full"))],
+        *[({name: 1}, {name: 6}) for name in ("defects", "failed")],
         ({"used": 0.81}, {"limit": 0.81}),
-        ({"lag_s": 0.1}, {}),
         ({"lag_s": 0.2}, {"lag": 0.2}),
-        ({"lag_s": None}, {}),
-        ({"refused": 25}, {}),  # 5 % of five minutes
         ({"refused": 26}, {"refused": 156 / 3000}),
-        ({"refused": 5, "requests": 5}, {}),  # too few
-        ({"unconnected": 10, "connected": 90}, {}),
         ({"unconnected": 11, "connected": 90}, {"unconnected": 11 / 101}),
-        ({"unconnected": 3}, {}),  # too few
     ],
 )
 def test_rules(figures, expected):

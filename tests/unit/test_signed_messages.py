@@ -62,16 +62,10 @@ def test_forged_messages_are_refused(make):
     assert receiver.read_request(message)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [{"from": 1}, {"number": "1"}, {"number": True}, {"name": 0}, {"fields": []}, {"by": {}}, {"number": 2.5}],
-)
-def test_requests_of_another_form_are_refused(make, more):
-    assert make().read_request(signed(make(), **more)) is None
-
-
-@pytest.mark.parametrize("body", [b"", b"[", b"[" * 100_000, b"[]", b"1", b"{}", b"\xff"])
-def test_signed_junk_is_refused(make, body):
+def test_signed_junk_and_requests_of_another_form_are_refused(make):
     messages = make()
-    message = messages._signature(body) + body
-    assert messages.read_request(message) is messages.read_reply(message) is None
+    for body in (b"", b"[", b"[" * 100_000, b"[]", b"1", b"{}", b"\xff"):
+        message = messages._signature(body) + body
+        assert messages.read_request(message) is messages.read_reply(message) is None, body[:9]
+    for more in ({"from": 1}, {"name": 0}, {"fields": []}, {"by": {}}, *({"number": n} for n in ("1", True, 2.5))):
+        assert make().read_request(signed(make(), **more)) is None, more
