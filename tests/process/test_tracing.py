@@ -31,10 +31,6 @@ async def broken(self, *arguments, **options):
     raise ValueError("hidden")
 tornado_signal.stores.leveldb.store.LevelDBStore.read = broken
 """
-MODULES_AT_EXIT = """
-import atexit, pathlib, sys
-atexit.register(lambda: pathlib.Path("modules").write_text(" ".join(sys.modules)))
-"""
 WITHOUT_PACKAGE = "import sys; sys.modules['opentelemetry'] = None"
 
 
@@ -298,15 +294,6 @@ def test_second_signal_stops_without_a_collector(traced, collector):
     assert server.stop() == 0
     assert any("stopping at once" in line for line in server.log)
     assert not any("span" in line for line in server.log)
-
-
-def test_package_is_not_imported_without_a_collector(start, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(MODULES_AT_EXIT)
-    server = start(PYTHONPATH=str(tmp_path))
-    assert server.call("/health")[0] == 200
-    assert server.stop() == 0
-    packages = {name.partition(".")[0] for name in (tmp_path / "modules").read_text().split()}
-    assert packages & {"opentelemetry", "requests", "urllib3", "google", "tornado"} == {"tornado"}
 
 
 @pytest.mark.parametrize("check", [True, False])
