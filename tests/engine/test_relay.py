@@ -338,12 +338,8 @@ async def test_a_member_whose_join_got_no_reply_is_removed(renewing):
     """Redis executes the call later than its caller waits."""
     one, other = renewing
     await one.join(GROUP, Lease("kept", "owner"), MANY)  # renews the process
-    server(False).freeze()
-    try:
-        with pytest.raises(Unavailable):
-            await one.join(GROUP, Lease("member", "owner", "token"), MANY)
-    finally:
-        server(False).resume()
+    with server(False).frozen(), pytest.raises(Unavailable):
+        await one.join(GROUP, Lease("member", "owner", "token"), MANY)
 
     async def has_left():
         with contextlib.suppress(Unavailable):

@@ -93,11 +93,8 @@ def late_replica(cluster, servers, primary, written_s=WRITTEN_S):
             # An election that a busy machine began earlier can keep the outdated one from this one.
             delayed = "Start of election delayed"
             until(lambda: delayed in bad.new_log() or cluster.replaced(primary), BOUND_S, pause_s=0.002)
-            good.freeze()
-            try:
+            with good.frozen():
                 time.sleep(PAUSED_S)
-            finally:
-                good.resume()
             until(lambda: cluster.replaced(primary), BOUND_S)
         winner = next(its for _, _, its in cluster.slots(besides=primary) if its in (good, bad))
         primary.start()

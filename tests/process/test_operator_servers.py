@@ -10,6 +10,7 @@ import socket
 
 import pytest
 from support.command import BOUND_S, ORIGIN, call
+from support.processes import stopped
 from support.rpc import open_socket
 from support.service import head
 from support.waiting import until
@@ -210,14 +211,11 @@ def test_actions_on_redis_that_are_not_signed_do_nothing(share, redis, tmp_path)
 def test_server_that_does_not_respond_is_named(share):
     first, second = share(), share()
     until(lambda: len(ask(first)[1]["processes"]) == 2)
-    second.process.send_signal(signal.SIGSTOP)
-    try:
+    with stopped([second.process.pid]):
         state = ask(first)[1]
         assert [name.rpartition(":")[2] for name in state["missing"]] == [str(second.port)]
         assert names(state) == [f"{first.port}/0"]
         status, _, error = admin(first, "block", "--address", "192.0.2.1", "--for", "1m")
         assert (status, f":{second.port}; repeat the action" in error) == (1, True)
-    finally:
-        second.process.send_signal(signal.SIGCONT)
     assert second.stop() == 0
     until(lambda: not ask(first)[1]["missing"])

@@ -37,15 +37,6 @@ def servers(start, request):
     return [start(*flags, redis=request.getfixturevalue(request.param)) for _ in range(2)]
 
 
-@contextlib.contextmanager
-def frozen(node):
-    node.freeze()
-    try:
-        yield
-    finally:
-        node.resume()
-
-
 def announcement(info_hash, **more):
     return {"action": "announce", "info_hash": info_hash, "peer_id": "-AA0000-aaaaaaaaaaaa", "left": 1, **more}
 
@@ -60,7 +51,7 @@ async def test_connections_outlive_seconds_without_redis(node, servers):
         peer = await open_peer(servers[0].port, "a", origin=ORIGIN)
         await tracker.send(announcement(HASHES[0]))
         assert (await tracker.receive())["incomplete"] == 1
-        with frozen(node):
+        with node.frozen():
             claiming = await connect_peer(servers[1].port, ORIGIN, key="peerjs", id="b", token="token")
             await peer.send("OFFER", "absent", payload=1)
             await nostr[0].send(["REQ", "sub", {"#x": ["room"]}])
@@ -134,7 +125,7 @@ async def replaced(cluster, slot):
 
 async def stopped(cluster, slot):
     """Freeze the node for longer than servers wait for it, and for less than the cluster does."""
-    with frozen(node_of(cluster, slot)):
+    with node_of(cluster, slot).frozen():
         await asyncio.sleep(2 * TIMEOUT_MS["cluster"] / 1000)
 
 
@@ -177,7 +168,7 @@ async def test_messages_wait_only_for_earlier_ones_to_their_id(node, patient):
     one, other = patient
     sender, near, far = await opened(one, "sender"), await opened(one, "near"), await opened(other, "far")
     assert listed(one) == listed(other) == ["far", "near", "sender"]
-    with frozen(node):
+    with node.frozen():
         for number in range(3):
             await sender.send("CANDIDATE", "far", payload=number)
         await sender.send("CANDIDATE", "near", payload="not by way of Redis")

@@ -78,9 +78,9 @@ def test_service_manager_is_notified_while_redis_hangs(redis_server, manager, st
     server = start(*flags, redis=redis, NOTIFY_SOCKET=name, WATCHDOG_USEC="400000")
     ready = wait_for_message(manager, "READY")
     assert ready == {"READY": "1", "STATUS": f"listening on {server.url}, 0 sessions listed"}
-    redis.freeze()
-    for _ in range(5):
-        assert receive_message(manager)["WATCHDOG"] == "1"
+    with redis.frozen():
+        for _ in range(5):
+            assert receive_message(manager)["WATCHDOG"] == "1"
 
 
 def test_redis_that_cannot_be_written_is_not_ready_and_a_full_one_is_one_log_line_with_advice(redis_server, start):

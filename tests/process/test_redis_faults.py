@@ -162,11 +162,8 @@ def test_streams_forget_offers_that_only_the_lost_primary_had(cluster, servers, 
 
 def test_call_to_a_frozen_primary_is_retried_at_its_successor(cluster, primary, slots, start):
     server = start("--redis-timeout-ms", "60000", redis=cluster)
-    primary.freeze()
-    try:
+    with primary.frozen():
         server.offer(topic_in(slots))  # otherwise it would wait for the whole minute
-    finally:
-        primary.resume()
     primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
 
 

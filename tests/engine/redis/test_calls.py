@@ -59,19 +59,18 @@ async def test_call_behind_a_replica_wait_keeps_its_deadline(redis):
     timeout_s = 1.0
     options = {"durability": "replicated", "redis_timeout_ms": 1000 * timeout_s}
     async with opened(redis, **options) as store:
-        replica.freeze()
-        first = asyncio.create_task(store.client.call(SLOT, (b"SET", KEY, b"1"), write=True))
-        await asyncio.sleep(0.05 * timeout_s)
-        second = asyncio.create_task(store.client.call(SLOT, (b"SET", KEY, b"2"), write=True))
-        # Timers of one event loop: a busy machine delays both.
-        late = asyncio.create_task(asyncio.sleep(1.2 * timeout_s))
-        await asyncio.wait((second, late), return_when=asyncio.FIRST_COMPLETED)
-        assert not late.done()
-        for call in (first, second):
-            with pytest.raises(Unavailable):
-                await call
-        late.cancel()
-        replica.resume()
+        with replica.frozen():
+            first = asyncio.create_task(store.client.call(SLOT, (b"SET", KEY, b"1"), write=True))
+            await asyncio.sleep(0.05 * timeout_s)
+            second = asyncio.create_task(store.client.call(SLOT, (b"SET", KEY, b"2"), write=True))
+            # Timers of one event loop: a busy machine delays both.
+            late = asyncio.create_task(asyncio.sleep(1.2 * timeout_s))
+            await asyncio.wait((second, late), return_when=asyncio.FIRST_COMPLETED)
+            assert not late.done()
+            for call in (first, second):
+                with pytest.raises(Unavailable):
+                    await call
+            late.cancel()
     replica.kill()
 
 

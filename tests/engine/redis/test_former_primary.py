@@ -44,16 +44,12 @@ async def replaced(cluster, relay, until, monkeypatch):
     key = relay._key(CHANNEL)
     former = next(node for first, last, node in cluster.slots() if first <= key_slot(key) <= last)
     (replica,) = cluster.replicas_of(former)
-    frozen = next(node for node in cluster.replicas if node is not replica)
-    frozen.freeze()
-    try:
+    with next(node for node in cluster.replicas if node is not replica).frozen():
         await asyncio.to_thread(replica.ask, "CLUSTER", "FAILOVER")
         await until(lambda: former.ask("INFO", "replication")["role"] == "slave")
         await until(lambda: key not in relay._feed.pending)
         await until(lambda: subscribers(former, key) + subscribers(replica, key) == 1)
         yield key, former, replica
-    finally:
-        frozen.resume()
 
 
 async def until_known(relay, key, node):

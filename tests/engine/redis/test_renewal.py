@@ -31,12 +31,9 @@ async def test_silent_node_does_not_delay_the_renewal_at_others(cluster, until, 
     def renewed_until_ms():
         return [node.ask("ZSCORE", key + b":p", relay._process) for key, node in by_key.items()]
 
-    silent.freeze()
-    try:
+    with silent.frozen():
         for _ in range(3):
             before = max(renewed_until_ms())
             await until(lambda before=before: min(renewed_until_ms()) > before)
-    finally:
-        silent.resume()
     await relay.close()
     await store.close()
