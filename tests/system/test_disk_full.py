@@ -234,25 +234,3 @@ def test_withdrawals_work_while_others_fill_the_disk(small_disk, serve):
     (small_disk / "others").unlink()
     publisher.until(200)
     assert server.stop() == 0
-
-
-@pytest.mark.slow
-def test_store_stays_near_its_bound(tmp_path, start):
-    most = 8 * MIB
-    server = start("--admin-port", 0, "--max-store-bytes", most, "--session-timeout-ms", 3000)
-    publisher = Publisher(server)
-    assert gauge(server, "store_max_bytes") == most
-    largest, before, changes = 0, 200, 0
-    until(lambda: publisher.publish() == 503 and gauge(server, "full", "store"))
-    end_s = time.monotonic() + 2 * BOUND_S
-    while changes < 3:  # full, and back, and full
-        assert time.monotonic() < end_s
-        status = publisher.publish()
-        changes += status != before
-        before = status
-        largest = max(largest, files.size_bytes(tmp_path / "data"))
-        if status == 503:
-            time.sleep(0.05)
-    assert largest < 3 * most  # what is being merged is there twice
-    publisher.until(200)
-    assert failures(server) == []
