@@ -3,10 +3,10 @@
 import gc
 import os
 import socket
-from pathlib import Path
 
 import pytest
 from support import rpc
+from support.processes import memory_bytes
 from support.raw_http import reset
 from support.service import request
 from support.waiting import until
@@ -51,17 +51,11 @@ def test_memory_does_not_grow_from_round_to_round(start):
     server = start("--durability", "os")
     waiting = requests_that_wait(server.offer())
     requests = [waiting["poll"], waiting["topic's stream"]] * 1000
-    process = Path(f"/proc/{server.process.pid}")
 
     def descriptors():
         """Return the number of open files, after all earlier requests have responses."""
         assert server.call("/health")[0] == 200
-        return len(os.listdir(process / "fd"))
-
-    def anonymous_kb():
-        """Return the memory that the server itself allocated: no pages of files, which the kernel may drop."""
-        lines = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
-        return int(lines["RssAnon"].split()[0]) + int(lines["VmSwap"].split()[0])
+        return len(os.listdir(f"/proc/{server.process.pid}/fd"))
 
     idle, sizes_kb = descriptors(), []
     for _ in range(4):
@@ -72,6 +66,6 @@ def test_memory_does_not_grow_from_round_to_round(start):
         for number, client in enumerate(clients):
             GOODBYES[["FIN", "RST"][number // 2 % 2]](client)
         until(lambda: descriptors() <= idle)
-        sizes_kb.append(anonymous_kb())
+        sizes_kb.append(sum(memory_bytes(server.process.pid, name) for name in ("RssAnon", "VmSwap")) // 1024)
     # The first rounds fill what the allocator keeps for the next ones.
     assert max(sizes_kb[2:]) - max(sizes_kb[:2]) < 1500, sizes_kb

@@ -49,12 +49,10 @@ async def main():
     async with Peers("http://127.0.0.1:3000", "https://app.example", info="greeter") as peers:
         async with peers.room("lobby") as room:
             async for event in room:
-                match event:
-                    case Joined(peer):
-                        await room.send("hello", peer)
-                    case Message(peer, data):
-                        print(f"{peer.name}: {data}")
-                        return
+                if isinstance(event, Joined):
+                    await room.send("hello", event.peer)
+                elif isinstance(event, Message):
+                    return print(f"{event.peer.name}: {event.data}")
 
 
 asyncio.run(main())

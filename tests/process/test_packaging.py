@@ -60,11 +60,17 @@ def read_version(source, path, **env):
 
 
 def test_checkout(source, tmp_path, monkeypatch):
-    """The version is that of the tag, or counts the commits since. Hooks of another repository are ignored."""
+    """The version is that of the tag, or counts the commits since. Hooks of another repository are ignored.
+
+    `git archive`, which hosts of repositories offer as downloads, keeps version and commit.
+    """
     first = new_repository(source)
     assert read_version(source, tmp_path) == ["0.1.dev1", first]
     git(source, "tag", "v1.2.3")
     git(source, "tag", "unrelated")
+    git(source, "archive", "--prefix=unpacked/", f"--output={tmp_path}/archive.tar", "HEAD")
+    run("tar", "--extract", "--directory", tmp_path, "--file", tmp_path / "archive.tar")
+    assert read_version(tmp_path / "unpacked", tmp_path) == ["1.2.3", first]
     (source / "docs" / "index.md").unlink()  # as in the context of a container build
     assert read_version(source, tmp_path) == ["1.2.3", first]
     git(source, "commit", "--quiet", "--all", "--message=next")
@@ -74,15 +80,6 @@ def test_checkout(source, tmp_path, monkeypatch):
     found = read_version(source, tmp_path, GIT_TEST_ASSUME_DIFFERENT_OWNER="1")  # as root sees a user's checkout
     monkeypatch.delenv("GIT_DIR")
     assert found == ["1.2.4.dev1", git(source, "rev-parse", "HEAD")]
-
-
-def test_archive(source, tmp_path):
-    """`git archive`, which hosts of repositories offer as downloads, keeps version and commit."""
-    commit = new_repository(source)
-    git(source, "tag", "v1.2.3")
-    git(source, "archive", "--prefix=unpacked/", f"--output={tmp_path}/archive.tar", "HEAD")
-    run("tar", "--extract", "--directory", tmp_path, "--file", tmp_path / "archive.tar")
-    assert read_version(tmp_path / "unpacked", tmp_path) == ["1.2.3", commit]
 
 
 def test_source_without_history(source, tmp_path):

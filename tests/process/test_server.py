@@ -279,11 +279,9 @@ def whole(client):
 
 def until_it_accepts_no_connections(server):
     """Wait until the signal to stop has arrived."""
-    while True:
-        try:
+    with contextlib.suppress(ConnectionError):
+        while True:
             connect(server).close()
-        except ConnectionError:
-            return
 
 
 @contextlib.contextmanager

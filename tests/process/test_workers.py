@@ -7,12 +7,10 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -26,6 +24,7 @@ from support.redis_traffic import in_background, until
 from support.scraping import PREFIX, scrape
 from support.service_manager import receive_message, wait_for_message
 from support.tokens import make_token
+from support.waiting import run_command
 
 from tornado_signal.process import supervisor
 from tornado_signal.process.handover import create_balance_memory
@@ -49,15 +48,13 @@ def start(start, redis, monkeypatch):
 
 
 def pids(server):
-    command = ["ps", "-ww", "--ppid", str(server.process.pid), "-o", "pid=,args="]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    shown = run_command("ps", "-ww", "--ppid", server.process.pid, "-o", "pid=,args=")
     found = (re.fullmatch(r" *(\d+) .*worker (\d+)", line) for line in shown.stdout.splitlines())
     return {int(each[2]): int(each[1]) for each in found if each}
 
 
 def numbers(server, name):
-    with urllib.request.urlopen(f"{server.admin_url}/metrics", timeout=BOUND_S) as response:
-        shown = response.read().decode()
+    shown = scrape(server.admin_url).text
     found = re.findall(rf'^tornado_signal_{name}{{(?:.*,)?worker="(\d)"}} (\S+)$', shown, re.MULTILINE)
     return {int(worker): float(value) for worker, value in found}
 

@@ -67,15 +67,20 @@ class Python(NamedTuple):
             return COMMAND
 
         def make(environment: Path) -> None:
-            do(self.path, "-m", "venv", "--without-pip", environment)
-            self.install(environment, *release(base).glob("dist/tornado_signal-*.whl"))
+            install(environment, *release(base).glob("dist/tornado_signal-*.whl"), python=self.path)
 
         return once(base, f"with-{self.version}", make) / "bin/tornado-signal"
 
-    def install(self, path: Path, *what: str | Path) -> None:
-        """Install packages into an environment with the tests' pip, which is faster than adding pip to it."""
-        pip = [sys.executable, "-m", "pip", "--python", path / "bin/python", "--disable-pip-version-check"]
-        do(*pip, "install", "--quiet", "--no-compile", *what)
+
+def install(path: Path, *what: str | Path, python: str = sys.executable) -> Path:
+    """Create an environment with packages, and return the folder of its commands.
+
+    The tests' pip installs them, which is faster than adding pip to the environment.
+    """
+    do(python, "-m", "venv", "--without-pip", path)
+    pip = [sys.executable, "-m", "pip", "--python", path / "bin/python", "--disable-pip-version-check"]
+    do(*pip, "install", "--quiet", "--no-compile", *what)
+    return path / "bin"
 
 
 def do(*command: str | Path, cwd: Path | None = None, **variables: str) -> str:

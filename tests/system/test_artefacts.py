@@ -13,7 +13,7 @@ from support.checkout import git
 from support.command import ORIGIN, Server
 from support.documents import all_blocks, pages
 from support.paths import ROOT
-from support.pythons import RELEASING, STATED, do, release
+from support.pythons import RELEASING, STATED, do, install, release
 
 from tornado_signal.system import assets
 
@@ -33,30 +33,18 @@ def built(tmp_path_factory):
     return git(source, "rev-parse", "HEAD"), source / "dist"
 
 
-def install(wheel, path, extras=""):
-    """Install a wheel into an empty environment. `python -m build` makes the wheel from the sdist."""
-    do(sys.executable, "-m", "venv", "--without-pip", path)
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", path / "bin/python"]
-    do(*pip, "install", "--no-compile", f"{wheel}{extras}")
-    return path / "bin"
-
-
 @pytest.fixture
 def installed(built, tmp_path):
-    """The command of the server in an empty environment."""
-    (wheel,) = built[1].glob("tornado_signal-*.whl")
-    return install(wheel, tmp_path / "empty") / "tornado-signal"
+    (wheel,) = built[1].glob("tornado_signal-*.whl")  # `python -m build` makes it from the sdist
+    return install(tmp_path / "empty", wheel) / "tornado-signal"
 
 
-def test_packages_have_the_version_of_the_tag(built):
+@pytest.mark.needs("twine", "check_wheel_contents")
+def test_packages_have_the_version_of_the_tag_and_checkers_find_nothing(built):
     python = [f"{name}-{STATED}" for name in ("tornado_signal", "tornado_signal_client")]
     names = {f"{name}{suffix}" for name in python for suffix in (".tar.gz", "-py3-none-any.whl")}
     names |= {f"{name.replace('_', '-')}.cdx.json" for name in python}
     assert {path.name for path in built[1].iterdir()} == names | {f"tornado-signal-{STATED}.tgz"}
-
-
-@pytest.mark.needs("twine", "check_wheel_contents")
-def test_twine_and_check_wheel_contents_find_nothing(built):
     for command in (("twine", "check", "--strict"), ("check_wheel_contents",)):
         packages = [path for path in built[1].iterdir() if path.name.endswith((".whl", ".tar.gz")[: len(command)])]
         do(sys.executable, "-m", *command, *packages)
@@ -131,7 +119,7 @@ def test_installed_packages_serve_and_report_their_version(installed, built, tmp
 def test_client_works_without_what_the_server_needs(installed, built, tmp_path):
     """Of this project and its requirements the client has only its own."""
     (wheel,) = built[1].glob("tornado_signal_client-*.whl")
-    folder = install(wheel, tmp_path / "client", "[peer]")
+    folder = install(tmp_path / "client", f"{wheel}[peer]")
     present = "import sys, importlib.util as u; print(*[name for name in sys.argv[1:] if u.find_spec(name)])"
     servers = ("tornado_signal", "tornado", "plyvel", "plyvel_next", "uvloop", "httptools", "orjson", "jwt")
     assert do(folder / "python", "-I", "-c", present, *servers, "tornado_signal_client") == "tornado_signal_client\n"
@@ -145,12 +133,9 @@ def test_client_works_without_what_the_server_needs(installed, built, tmp_path):
         assert json.loads(do(command, "ping", "--count", "2", "--url", server.url))["count"] == 2
 
 
-def test_changelog_begins_with_unreleased_and_this_release():
+def test_unreleased_changes_and_commands_are_documented():
     headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "[Unreleased]"
     assert re.fullmatch(rf"\[{re.escape(STATED)}\] - \d{{4}}-\d\d-\d\d", headings[1])
-
-
-def test_unreleased_commands_are_documented():
     shown = all_blocks(pages()["contributing"])
     assert [block for block in RELEASING if block[0] == "sh" and block not in shown] == RELEASING[-1:]

@@ -113,14 +113,11 @@ def check_the_image(place, commit):
     image = place.inspect(IMAGE)
     config = image["Config"]
     assert config["User"] == "10001:10001"
-    assert {name.removeprefix(LABEL): value for name, value in config["Labels"].items() if name.startswith(LABEL)} == {
-        "title": SETUP["metadata"]["name"],
-        "description": SETUP["metadata"]["description"],
-        "licenses": SETUP["metadata"]["license"],
-        "version": VERSION,
-        "revision": commit,
-        "base.name": BASE,
-    }
+    name, description, licenses = (SETUP["metadata"][field] for field in ("name", "description", "license"))
+    labels = {"title": name, "description": description, "licenses": licenses}
+    labels |= {"version": VERSION, "revision": commit, "base.name": BASE}
+    ours = {name: value for name, value in config["Labels"].items() if name.startswith(LABEL)}
+    assert ours == {f"{LABEL}{name}": value for name, value in labels.items()}
     assert config["Entrypoint"] + config["Cmd"] == ["tornado-signal", "serve"]
     assert (config["Volumes"], config["StopSignal"]) == ({"/data": {}}, "SIGTERM")
     assert image["Healthcheck"]["Test"] == ["CMD", "tornado-signal", "health"]
@@ -152,7 +149,6 @@ def test_early_sigterm_ends_pid_1(tmp_path):
 
 
 def opened(fifo):
-    """A descriptor that writes to a FIFO, when there is something that reads it."""
     with contextlib.suppress(OSError):
         return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
     return None
@@ -300,7 +296,6 @@ def sandbox(settings, *options):
 
 
 def check_probes(place):
-    """With the chart's settings and rights each probe is answered, at the address that a node sees."""
     release = render(EXAMPLES / "redis.yaml")
     ours = settings_of("signal-1")
     other = {name: ours[name] for name in ("TORNADO_SIGNAL_REDIS_NODES", "TORNADO_SIGNAL_DURABILITY")}

@@ -164,7 +164,6 @@ def test_tokens_of_the_node_js_program_of_the_documentation_are_accepted(start, 
     program = textwrap.dedent(re.search(r"^ +```js\n(.*?)^ +```$", text, re.MULTILINE | re.DOTALL)[1])
     keys = write_secret(tmp_path / "keys")
     (tmp_path / "tokens.mjs").write_text(program + 'console.log(await makeToken("alice", "lobby"));\n')
-    made = subprocess.run([*script("tokens.mjs")], cwd=tmp_path, capture_output=True, text=True, check=True)
+    token = output(run_command(*script("tokens.mjs"), cwd=tmp_path)).strip()
     server = start("--auth-keys", keys)
-    assert server.exchange("/room~lobby/sessions", token=made.stdout.strip())[0] == 200
-    assert server.exchange("/lobby/sessions", token=made.stdout.strip())[0] == 403
+    assert [server.exchange(f"/{topic}/sessions", token=token)[0] for topic in ("room~lobby", "lobby")] == [200, 403]
