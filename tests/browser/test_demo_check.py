@@ -13,13 +13,10 @@ REPORT = "document.getElementById('report').textContent"
 @pytest.fixture(params=["chromium", "firefox"])
 def check(request, profiles):
     """Return a function that opens the check of a server, and returns the page and the results."""
+    page = request.getfixturevalue("firefox") if request.param == "firefox" else profiles.open("about:blank")
 
     def checking(server):
-        if request.param == "chromium":
-            page = profiles.open(f"{server.url}/demo#check")
-        else:
-            page = request.getfixturevalue("firefox")
-            page.goto(f"{server.url}/demo#check")
+        page.goto(f"{server.url}/demo#check")
         return page, checked(page)
 
     return checking

@@ -1,34 +1,28 @@
 """The examples of the pages for users of PeerJS and trystero, and what docs/security.md says of topics."""
 
-import pytest
 from support.browsers import until
 from support.documents import ADDRESS, blocks
 
 TEXT = "document.querySelector('pre').innerText"
 
 
-@pytest.fixture
-def show(server, site):
-    """A function that serves the example of a page. It returns the address."""
-
-    def showing(page):
-        (text,) = blocks(page, "Before and after", "html")
-        assert ADDRESS in text
-        site.pages["/"] = text.replace(ADDRESS, server.url)
-        return site.origin
-
-    return showing
+def show(page, server, site):
+    """Serve the example of a page. Return the address."""
+    (text,) = blocks(page, "Before and after", "html")
+    assert ADDRESS in text
+    site.pages["/"] = text.replace(ADDRESS, server.url)
+    return site.origin
 
 
-def test_example_for_peerjs(show, profiles):
-    origin = show("from-peerjs")
+def test_example_for_peerjs(server, site, profiles):
+    origin = show("from-peerjs", server, site)
     publishing, joining = profiles.open(origin), profiles.open(f"{origin}/#join")
     until(lambda: publishing.evaluate(TEXT) == "the joining page\n")
     until(lambda: joining.evaluate(TEXT) == "hello\n")
 
 
-def test_example_for_trystero(show, profiles, server):
-    origin = show("from-trystero")
+def test_example_for_trystero(server, site, profiles):
+    origin = show("from-trystero", server, site)
     pages = [profiles.open(origin) for _ in range(3)]
     for page in pages:
         until(lambda page=page: page.evaluate(TEXT).count(": welcome\n") == 2)

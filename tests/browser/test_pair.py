@@ -1,6 +1,5 @@
 """`pair` of the browser module connects pages in pairs. `join` finds the live peer among dead ones."""
 
-import pytest
 from support.browsers import listed, until
 
 STRANGERS = "pair~strangers"
@@ -52,41 +51,36 @@ def waits(page):
     return page.evaluate("Promise.race([met, null]).then((found) => found === null)")
 
 
-@pytest.fixture
-def dead(site):
-    """A function that puts offers of peers that are no more under a topic."""
-
-    def publishing(server, page, number=1, topic=STRANGERS):
-        return [server.offer(topic, f"dead {each}", page.evaluate(OFFER), origin=site.origin) for each in range(number)]
-
-    return publishing
+def dead(server, site, page):
+    """Put the offer of a peer that is no more under the topic. Return its code."""
+    return server.offer(STRANGERS, "dead 0", page.evaluate(OFFER), origin=site.origin)
 
 
-def test_dead_offers_delay_no_pair(server, site, dead, alice, bob):
-    dead(server, alice)
+def test_dead_offers_delay_no_pair(server, site, alice, bob):
+    dead(server, site, alice)
     meet(alice)
     until(lambda: [each["info"] for each in listed(server, site.origin, STRANGERS)] in (["0"], []))
-    dead(server, alice)
+    dead(server, site, alice)
     meet(bob)
     assert [page.evaluate("met")[1] for page in (alice, bob)] == ["0", "0"]
 
 
-def test_peer_that_took_back_its_offer_continues(server, site, dead, blocking, connect_page):
+def test_peer_that_took_back_its_offer_continues(server, site, blocking, connect_page):
     page = connect_page(blocking(server))
     page.evaluate(LATE)
     meet(page)
     until(lambda: listed(server, site.origin, STRANGERS))
-    dead(server, page)
+    dead(server, site, page)
     until(lambda: ["trying", "dead 0"] in page.evaluate("steps"))
     assert waits(page)
 
 
-def test_answer_before_taking_back_the_offer_is_used(server, site, dead, blocking, connect_page):
+def test_answer_before_taking_back_the_offer_is_used(server, site, blocking, connect_page):
     alice, bob = connect_page(blocking(server)), connect_page(server)
     alice.evaluate(HELD)
     meet(alice)
     until(lambda: listed(server, site.origin, STRANGERS))
-    (code,) = dead(server, alice)
+    code = dead(server, site, alice)
     until(lambda: alice.evaluate("'release' in window"))
     server.call("/withdraw", {"code": code, "side": "offerer"}, origin=site.origin)
     meet(bob)

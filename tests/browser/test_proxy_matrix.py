@@ -79,11 +79,8 @@ def test_each_network_behind_each_proxy(kind, open_network):
 @pytest.mark.parametrize("kind", [NginxPath, CaddyPath])
 def test_sub_path(kind, open_network):
     """With and without WebSockets, and with a slash at the end of the URL."""
-    cases = [
-        ("same host", "works", "/signal"),
-        ("other host", "works", "/signal/"),
-        ("same host", "refused", "/signal/"),
-    ]
+    same, other = HOSTS
+    cases = [(same, "works", "/signal"), (other, "works", "/signal/"), (same, "refused", "/signal/")]
     opened = [(case, *open_network(kind, *case)) for case in cases]
     for (_, _, path), pages, network in opened:
         enter(pages, "lobby", network.url + path)

@@ -93,13 +93,8 @@ def test_all_other_messages_are_those_of_the_package():
     files = [path for kind in ("*.py", "*.js") for path in (ROOT / "tornado_signal").rglob(kind)]
     source = re.sub(r'"\s*\+?\s*f?"', "", "".join(path.read_text() for path in files))
     blocks = "".join(text for language, text in all_blocks(pages()["troubleshooting"]) if not language).splitlines()
-    others = (
-        "Access to",
-        "WebSocket connection",
-        "Cannot read",
-        "… has no scheme",
-        "No response",
-    )  # see the tests above
+    # See the tests above.
+    others = ("Access to", "WebSocket connection", "Cannot read", "… has no scheme", "No response")
     lines = [line for line in blocks if not line.startswith(others)]
     for heading in ("Results of the check", "Messages of the log"):
         lines += re.findall(r"^\| `(.*?)` \|", sections("troubleshooting")[heading], re.MULTILINE)
