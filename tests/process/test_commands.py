@@ -1,5 +1,6 @@
 """The commands for users, as processes: against real servers, through pipes and on a terminal."""
 
+import functools
 import json
 import os
 import re
@@ -28,11 +29,9 @@ class Tenant:
     offer, codes = Server.offer, Server.codes
 
     def __init__(self, server):
-        self.url, self.origin, self._server = server.url, f"https://{uuid.uuid4()}.example", server
+        self.url, self.origin = server.url, f"https://{uuid.uuid4()}.example"
         self.variables = {"SIGNAL_URL": self.url, "SIGNAL_ORIGIN": self.origin}
-
-    def call(self, path, body=None):
-        return self._server.call(path, body, origin=self.origin)
+        self.call = functools.partial(server.call, origin=self.origin)
 
     def run(self, *arguments, **options):
         return call(*arguments, **self.variables, **options, command=CLIENT)

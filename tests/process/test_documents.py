@@ -14,7 +14,7 @@ from markdown.extensions.toc import slugify
 from support.checkout import copy_checkout
 from support.command import BOUND_S, COMMAND, environment
 from support.documents import ADDRESS, all_blocks, blocks, pages, sections, table
-from support.paths import ROOT, SYSTEMD
+from support.paths import ROOT
 from support.redis_servers import free_port
 from support.searches import some
 from support.service import declared
@@ -422,24 +422,17 @@ def test_named_files_and_headings_exist():
         assert not anchor or anchor in [slugify(heading, "-") for heading in headings], f"{path}#{anchor}"
 
 
-def test_every_example_of_a_proxy_is_tested():
+def test_every_example_of_a_proxy_is_tested_and_names_existing_settings():
     command = ["git", "ls-files", "docs", "examples", "systemd", "README.md"]
     files = subprocess.check_output(command, cwd=ROOT, text=True).split()
     forwarding = re.compile("proxy_pass|reverse_proxy|ProxyPass|default_backend|kind: Ingress")
     texts = {name: re.sub("(?m)^[ \t]*#.*", "", (ROOT / name).read_text(errors="replace")) for name in files}
-    assert {name: len(found) for name, text in texts.items() if (found := forwarding.findall(text))} == {
-        "docs/proxies.md": 2,
-        "examples/containers/Caddyfile": 1,
-        "examples/kubernetes/tornado-signal/templates/ingress.yaml": 1,
-        "systemd/Caddyfile": 1,
-        "systemd/haproxy.cfg": 1,
-        "systemd/nginx.conf": 1,
-    }
-
-
-def test_examples_of_proxies_name_existing_settings():
+    ours = ["systemd/Caddyfile", "systemd/haproxy.cfg", "systemd/nginx.conf"]
+    others = ["examples/containers/Caddyfile", "examples/kubernetes/tornado-signal/templates/ingress.yaml"]
+    found = {name: len(each) for name, text in texts.items() if (each := forwarding.findall(text))}
+    assert found == {"docs/proxies.md": 2} | dict.fromkeys([*ours, *others], 1)
     types = {each.name.upper(): each.type for each in SETTINGS}
-    for name in ("nginx.conf", "Caddyfile", "haproxy.cfg"):
-        said = set(re.findall(r"TORNADO_SIGNAL_([A-Z_]+)=([\w.:/-]*\w)", (SYSTEMD / name).read_text()))
+    for name in ours:
+        said = set(re.findall(r"TORNADO_SIGNAL_([A-Z_]+)=([\w.:/-]*\w)", (ROOT / name).read_text()))
         assert {setting for setting, _ in said} == {"TRUSTED_PROXIES"}
         assert all(types[setting].parse(value) for setting, value in said)
