@@ -17,7 +17,7 @@ from support.nostr import make_event
 from support.peerjs import open_peer
 from support.rpc import BOUND_S, RpcClient, until
 from support.service import HANDSHAKE, ORIGIN, OTHER, TIMEOUT_MS, head, invalid, with_origin
-from websockets.asyncio.client import connect
+from support.y_webrtc import RawClient
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tornado_signal.protocols import matchbox, peerjs, rooms
@@ -64,9 +64,7 @@ MEETINGS = {
 
 
 def open_socket(service, path, origin=ORIGIN):
-    return connect(
-        f"ws://127.0.0.1:{service.port}{path}", origin=origin, compression=None, ping_interval=None, max_queue=None
-    )
+    return RawClient(f"ws://127.0.0.1:{service.port}{path}", origin, max_queue=None)
 
 
 @contextlib.asynccontextmanager
@@ -74,18 +72,12 @@ async def opened(service, path, origin=ORIGIN):
     """A connection that is ready to be used."""
     async with open_socket(service, path, origin) as socket:
         if path.startswith("/peerjs"):
-            assert json.loads(await socket.recv()) == {"type": "OPEN"}
+            assert await socket.receive() == {"type": "OPEN"}
         if path in JOINS:
             await socket.send(JOINS[path])
         for _ in range(GREETINGS.get(path, 0)):
-            await socket.recv()
+            await socket.receive()
         yield socket
-
-
-async def end_of(socket):
-    """Return the code and reason of the end of a connection."""
-    await asyncio.wait_for(socket.wait_closed(), BOUND_S)
-    return socket.close_code, socket.close_reason
 
 
 @pytest.fixture(
@@ -112,7 +104,7 @@ async def test_paths_of_a_protocol_depend_on_the_settings_and_the_origin(protoco
     ):
         service = await start_service(**settings)
         with pytest.raises(InvalidStatus) as refusal:
-            await open_socket(service, path, origin)
+            await open_socket(service, path, origin).__aenter__()
         assert refusal.value.response.status_code == status
         assert status != 400 or json.loads(refusal.value.response.body) == {"error": needs}
         more = ["/peerjs/id", "/peerjs/peers"] if name == "peerjs" and status != 403 else []
@@ -142,17 +134,17 @@ async def test_clients_of_several_origins_meet_only_if_the_protocol_is_shared_an
             if hello:
                 await clients[who].send(hello.replace("WHO", who))
             if name in ("tracker", "nostr"):
-                await clients[who].recv()
-            await (await clients[who].ping())
+                await clients[who].receive()
+            await (await clients[who].socket.ping())
         (_, second), *others = clients.items()
         for who, socket in others if sent else ():
             event = json.dumps(["EVENT", make_event("room", who)])
             await socket.send(event if name == "nostr" else sent.replace("WHO", who))
-            await (await socket.ping())
-        heard = [await asyncio.wait_for(second.recv(), BOUND_S) for _ in range(1 + shared)]
+            await (await socket.socket.ping())
+        heard = [str(await second.receive()) for _ in range(1 + shared)]
         assert not sent or all(who in text for (who, _), text in zip(others[not shared :], heard, strict=True))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(second.recv(), 0.05)
+            await asyncio.wait_for(second.receive(), 0.05)
     await until(lambda: (service.shared.limits.client("127.0.0.1").idle, channels(service)) == (True, before))
 
 
@@ -164,10 +156,10 @@ async def test_every_message_counts_towards_the_rate(protocol, start_service):
         with contextlib.suppress(ConnectionClosed):
             while answers < 100:
                 await socket.send(message)
-                await socket.recv()
+                await socket.receive()
                 answers += 1
         assert answers == 19 - (path in JOINS)  # the handshake also counts
-        assert await end_of(socket) == (1008, "too many requests of an address")
+        assert await socket.ended() == (1008, "too many requests of an address")
 
 
 NUMBERS = [f"{number:020}" for number in range(1000)]  # rooms, topics, swarms, and peers of one
@@ -228,9 +220,7 @@ async def test_what_exceeds_a_limit_closes_the_connection_and_stays_nowhere(
         with contextlib.suppress(ConnectionClosed):
             for message in messages:
                 await socket.send(json.dumps(message))
-            while True:  # a client that reads nothing does not read the close frame
-                await asyncio.wait_for(socket.recv(), BOUND_S)
-        assert await end_of(socket) == (1008, reason)
+        assert await socket.ended() == (1008, reason)
     groups, client = service.application.relay._groups, service.shared.limits.client("127.0.0.1")
     rooms = service.application.routes["/godot"].arguments["make_receiver"].args[-1]
     protocol = path.split("/")[1]
@@ -245,9 +235,9 @@ async def test_binary_messages_are_accepted_every_reply_is_text_and_larger_ones_
     async with opened(service, path) as socket:
         for accepted in (message.encode(), message.ljust(10_000)):
             await socket.send(accepted)
-            assert isinstance(await asyncio.wait_for(socket.recv(), BOUND_S), str)
+            await socket.receive()
         await socket.send(message.ljust(10_001))
-        assert (await end_of(socket))[0] == 1009
+        assert await socket.closed() == 1009
 
 
 async def test_stopping_server_closes_the_connections(protocol, service):
@@ -255,7 +245,7 @@ async def test_stopping_server_closes_the_connections(protocol, service):
     async with opened(service, path) as socket:
         await service.shared.drain()
         await socket.send(message)
-        assert (await end_of(socket))[0] == 1013
+        assert await socket.closed() == 1013
 
 
 async def test_messages_are_logged_and_counted_without_their_content(protocol, start_service, caplog):
@@ -267,7 +257,7 @@ async def test_messages_are_logged_and_counted_without_their_content(protocol, s
         for each in sent:
             await socket.send(each)
         for _ in range(3 if name in ("tracker", "nostr") else 2):
-            await asyncio.wait_for(socket.recv(), BOUND_S)
+            await socket.receive()
     # The greetings of peerjs and matchbox also count, and the messages by which the others join.
     count = len(sent) + (name in ("peerjs", "matchbox", "rxdb", "godot"))
     endpoint = "/matchbox/{room}" if name == "matchbox" else f"/{name}"
@@ -302,8 +292,7 @@ async def test_unexpected_error_closes_the_connection_and_ends_the_message(
                 monkeypatch.setattr(kind, "received", fail)
         await socket.send(MESSAGES[path][0])
         await socket.send(MESSAGES[path][-1])
-        await asyncio.wait_for(socket.wait_closed(), BOUND_S)
-        assert socket.close_code == 1013
+        assert await socket.closed() == 1013
     monkeypatch.undo()
     assert [record.name for record in caplog.records if record.levelno >= logging.ERROR]
     caplog.clear()
@@ -314,7 +303,7 @@ async def test_unexpected_error_closes_the_connection_and_ends_the_message(
 @pytest.mark.parametrize("path", MESSAGES)
 async def test_large_message_is_charged_for_each_16_kib(path, service, charged):
     async with open_socket(service, path) as socket:
-        await (await socket.ping())
+        await (await socket.socket.ping())
         charged.clear()
         await socket.send('{"jsonrpc":"2.0","id":1,"method":"health"}'.ljust(33 * 1024))
         await until(lambda: charged)
@@ -337,10 +326,9 @@ async def test_lone_surrogates_work_in_names_of_rooms_and_messages_to_such_ids_e
     async with open_socket(service, "/y-webrtc") as socket, opened(service, "/peerjs?id=a&token=t&key=k") as peer:
         await socket.send('{"type":"subscribe","topics":["\\ud83c"]}')
         await socket.send('{"type":"publish","topic":"\\ud83c","data":1}')
-        assert json.loads(await asyncio.wait_for(socket.recv(), BOUND_S))["topic"] == "\ud83c"
+        assert (await socket.receive())["topic"] == "\ud83c"
         await peer.send('{"type":"OFFER","dst":"\\ud83c"}')
-        expired = {"type": "EXPIRE", "src": "\ud83c", "dst": "a"}
-        assert json.loads(await asyncio.wait_for(peer.recv(), BOUND_S)) == expired
+        assert await peer.receive() == {"type": "EXPIRE", "src": "\ud83c", "dst": "a"}
 
 
 async def test_messages_for_absent_ids_are_in_the_budget_for_unread_data(service):
@@ -490,7 +478,7 @@ async def test_messages_sent_while_a_client_breaks_the_rules_are_dropped(service
 async def test_binary_message_closes_a_connection_of_the_api(service):
     async with open_socket(service, "/ws") as socket:
         await socket.send(b"{}")
-        assert (await end_of(socket))[0] == 1003
+        assert await socket.closed() == 1003
 
 
 # JSON at the edges of RFC 8259
@@ -531,14 +519,16 @@ async def test_payload_is_delivered_if_it_is_json(protocol, unusual, service):
     found, expected = {}, {}
     async with open_socket(service, paths[0]) as sender, open_socket(service, paths[1]) as receiver:
         for message in (*hello, b'{"type":"ping"}'):
-            await receiver.send(message, text=True)
-        await asyncio.wait_for(receiver.recv(), BOUND_S)  # its hello has been handled
+            await receiver.send(message.decode())
+        await receiver.receive()  # its hello has been handled
         for message, value in json_vectors.messages(template, unusual=unusual):
             expected[message] = [parse(value)] if value else []
-            await sender.send(message, text=is_text(message))
-            await sender.send(template % json.dumps(LAST).encode(), text=True)
+            await sender.socket.send(message, text=is_text(message))
+            await sender.send((template % json.dumps(LAST).encode()).decode())
             found[message] = []
-            while (received := parse(await asyncio.wait_for(receiver.recv(), BOUND_S)).get(name, MISSING)) != LAST:
+            while (
+                received := parse(await asyncio.wait_for(receiver.socket.recv(), BOUND_S)).get(name, MISSING)
+            ) != LAST:
                 found[message] += [] if received is MISSING else [received]
     assert found == expected
 
@@ -570,7 +560,7 @@ async def test_endpoint_names_the_right_path_and_the_log_does_once(expected, ser
         for _ in range(2):
             async with open_socket(service, path + QUERIES.get(expected, "")) as socket:
                 await socket.send(json.dumps(OF_EACH[found]))
-                assert await end_of(socket) == (1008, reason)
+                assert await socket.ended() == (1008, reason)
         (warning,) = warnings(caplog)
         assert reason in warning
         caplog.clear()
