@@ -85,6 +85,10 @@ class Attacker:
         self.end_s = self.begun_s + self.seconds
         self.answers.clear()
 
+    def slow_down(self, rate: float = RATE) -> None:
+        """Have another rate, and no burst."""
+        self.pace = Pace(rate, 0)
+
     # Requests with responses
 
     async def ask(self, client: Client, raw: bytes) -> bytes | None:
@@ -147,6 +151,15 @@ class Attacker:
         await asyncio.gather(*(some() for _ in range(20)))
         await asyncio.sleep(until_s - time.monotonic())
         self.begin()
+
+    async def publish_big(self) -> None:
+        """Fill a topic whose listing is long."""
+        raw = offer("big", BIG)
+        await asyncio.gather(*(self.ask(self.client(), raw) for _ in range(60)))
+
+    async def publish_and_withdraw(self, client: Client, topic: str) -> None:
+        if body := await self.exchange(client, offer(topic)):
+            await self.exchange(client, post("/withdraw", code=json.loads(body)["code"], side="offerer"))
 
     # Misuse of connections
 
@@ -223,14 +236,3 @@ def post(path: str, **fields: object) -> bytes:
 
 def offer(topic: str, text: str = "o", **fields: object) -> bytes:
     return post(f"/{topic}/offer", info="i", offer=text, **fields)
-
-
-async def publish_big(attacker: Attacker, count: int = 60) -> None:
-    """Fill a topic whose listing is long."""
-    raw = offer("big", BIG)
-    await asyncio.gather(*(attacker.ask(attacker.client(), raw) for _ in range(count)))
-
-
-async def publish_and_withdraw(attacker: Attacker, client: Client, topic: str) -> None:
-    if body := await attacker.exchange(client, offer(topic)):
-        await attacker.exchange(client, post("/withdraw", code=json.loads(body)["code"], side="offerer"))

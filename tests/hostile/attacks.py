@@ -25,16 +25,12 @@ from .attacker import (
     HOLD_S,
     ORIGIN,
     PATIENCE_S,
-    RATE,
     SMALL_ROOM,
     Attacker,
-    Pace,
     attack,
     get,
     offer,
     post,
-    publish_and_withdraw,
-    publish_big,
 )
 from .wire import BROKEN, Client, Place, request
 
@@ -68,7 +64,7 @@ async def fill_small_disk(attacker: Attacker) -> None:
 @attack()
 async def leave_in_listing(attacker: Attacker) -> None:
     """Readers that disconnect after ten bytes of a listing of 15 MB."""
-    await publish_big(attacker)
+    await attacker.publish_big()
     await attacker.swarm(120, get("/big/sessions"), wait_s=PATIENCE_S, size=10, room=SMALL_ROOM)
 
 
@@ -88,7 +84,7 @@ async def write_then_read(attacker: Attacker) -> None:
 @attack()
 async def do_not_read(attacker: Attacker) -> None:
     """Listings and streams of 15 MB, and pipelined requests, whose clients do not read."""
-    await publish_big(attacker)
+    await attacker.publish_big()
     asked = itertools.cycle([get("/big/sessions"), get("/big/events"), get("/openapi.json") * 20])
     await attacker.swarm(CONNECTIONS, lambda: next(asked), rest_s=HOLD_S, room=SMALL_ROOM)
 
@@ -104,7 +100,7 @@ async def list_ten_thousand(attacker: Attacker) -> None:
 @attack("--session-timeout-ms", "300000")
 async def read_much(attacker: Attacker) -> None:
     """HEAD of a listing of 15 MB, polls of 2,000 candidates, and 9,900 topics, as often as allowed."""
-    await publish_big(attacker)
+    await attacker.publish_big()
     code = (await attacker.must(offer("many")))["code"]
     for raw in most_candidates(code, "c" * 200):
         await attacker.must(raw)
@@ -125,7 +121,7 @@ async def watch_one_topic(attacker: Attacker) -> None:
         await asyncio.sleep(1)
         await attacker.repeat(8, offer("watched"))
 
-    attacker.pace = Pace(RATE, 0)  # the streams have used the burst
+    attacker.slow_down()  # the streams have used the burst
     watching = attacker.swarm(CONNECTIONS - 10, get("/watched/events"), paced=False, read_s=attacker.seconds)
     await asyncio.gather(watching, publish())
 
@@ -159,7 +155,7 @@ async def refresh_watched(attacker: Attacker) -> None:
 @attack("--session-timeout-ms", "300000")
 async def listen_after_withdrawals(attacker: Attacker) -> None:
     """9,900 withdrawn offers, then listings of their topic, 300 waiting listings there, and offers that wake these."""
-    await attacker.prepare(9900, lambda client, number: publish_and_withdraw(attacker, client, "left"))
+    await attacker.prepare(9900, lambda client, number: attacker.publish_and_withdraw(client, "left"))
     listing = get("/left/sessions?wait=0")
     for _ in range(2):
         await asyncio.gather(*(attacker.ask(attacker.client(), listing) for _ in range(150)))
@@ -168,7 +164,7 @@ async def listen_after_withdrawals(attacker: Attacker) -> None:
 
     async def wake(client: Client) -> None:
         await asyncio.sleep(0.5)
-        await publish_and_withdraw(attacker, client, "left")
+        await attacker.publish_and_withdraw(client, "left")
 
     waiting = attacker.swarm(300, get(f"/left/sessions?wait=60&since={cursor}"), wait_s=60)
     await asyncio.gather(waiting, attacker.often(1, wake), attacker.repeat(1, listing))
@@ -188,7 +184,7 @@ async def resume_old_streams(attacker: Attacker) -> None:
                     ids.append(event["id"])
                     break
     client.close()
-    await attacker.prepare(5000, lambda client, number: publish_and_withdraw(attacker, client, "left"))
+    await attacker.prepare(5000, lambda client, number: attacker.publish_and_withdraw(client, "left"))
     ids += [first["cursor"], "1" + ids[-1], ids[-1][::-1], "0.0.0", "9" * 5000, "-1.0", "f" * 14 + ids[-1]]
 
     def resuming() -> bytes:

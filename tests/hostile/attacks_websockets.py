@@ -13,21 +13,7 @@ from collections.abc import Awaitable, Callable
 from bench.sockets import CLOSE, PING, PONG, TEXT, UPGRADE, frame, take_frame, upgrade
 from support.frame_vectors import VECTORS
 
-from .attacker import (
-    BIG,
-    BURST,
-    CONNECTIONS,
-    HOLD_S,
-    ORIGIN,
-    PATIENCE_S,
-    SMALL_ROOM,
-    Attacker,
-    Pace,
-    attack,
-    offer,
-    post,
-    publish_big,
-)
+from .attacker import BIG, BURST, CONNECTIONS, HOLD_S, ORIGIN, PATIENCE_S, SMALL_ROOM, Attacker, attack, offer, post
 from .wire import Client, request
 
 UPGRADING = upgrade("/ws", ORIGIN)
@@ -185,7 +171,7 @@ async def unfinished_messages(attacker: Attacker) -> None:
 @attack("--max-connections-per-address", "12000", "--rate-per-address", "5000")
 async def half_open_handshakes(attacker: Attacker) -> None:
     """10,000 handshakes. Half stay incomplete, and after the others the client sends nothing, not even a pong."""
-    attacker.pace = Pace(1000, 0)
+    attacker.slow_down(1000)
 
     async def begin(number: int) -> None:
         await attacker.pace.take()
@@ -303,7 +289,7 @@ async def take_over(attacker: Attacker) -> None:
 @attack()
 async def do_not_read_websockets(attacker: Attacker) -> None:
     """Connections that do not read the listings, events and responses that they have requested."""
-    await publish_big(attacker)
+    await attacker.publish_big()
     code = (await attacker.must(offer("big", BIG)))["code"]
     params = {"code": code, "side": "answerer"}
     waiting = {"wait": 60, "since": (await attacker.must(post("/poll", **params, wait=0)))["cursor"]}
