@@ -4,13 +4,12 @@ import contextlib
 import functools
 import inspect
 import json
-import re
 import time
 
 import pytest
 from support import redis_servers
 from support.rpc import until
-from support.stores import Inbox, redis_store
+from support.stores import Inbox, opened_on
 
 from tornado_signal.errors import Unavailable
 from tornado_signal.redis.slots import key_slot
@@ -32,11 +31,6 @@ def server(cluster):
 
 async def result_of(value):
     return await value if inspect.isawaitable(value) else value
-
-
-def make_store(backend, prefix):
-    addresses = [("127.0.0.1", int(port)) for port in re.findall(":([0-9]+)", server(backend == "cluster").address)]
-    return redis_store(addresses, prefix=prefix, session_timeout_ms=1000)
 
 
 @pytest.fixture(params=["memory", "redis", "cluster"])
@@ -70,24 +64,20 @@ def processes(io_loop, backend, budget, request):
         yield relay, relay
         io_loop.run_sync(relay.close)
         return
-    stores, relays = [], []
+    nodes = server(True).servers if backend == "cluster" else [server(False)]
+    options = {"prefix": f"{request.node.name.partition('[')[0]}:", "session_timeout_ms": 1000}
+    relays, stack = [], contextlib.AsyncExitStack()
 
     async def start():
         for _ in range(2):
-            store = make_store(backend, f"{request.node.name.partition('[')[0]}:")
-            stores.append(store)
-            await store.open()
-            relays.append(open_relay(store.shared_redis, budget.charge))
-
-    async def stop():
-        for relay in relays:
-            await relay.close()
-        for store in stores:
-            await store.close()
+            store = await stack.enter_async_context(opened_on(*nodes, **options))
+            relay = open_relay(store.shared_redis, budget.charge)
+            stack.push_async_callback(relay.close)
+            relays.append(relay)
 
     io_loop.run_sync(start)
-    yield tuple(relays)
-    io_loop.run_sync(stop)
+    yield relays
+    io_loop.run_sync(stack.aclose)
 
 
 async def subscribe(relay, channel=CHANNEL):

@@ -2,22 +2,16 @@
 
 import asyncio
 
-import pytest
-from support.redis_servers import RedisCluster
+from support.redis_servers import RedisCluster, fixture
 from support.service import ORIGIN
-from support.stores import redis_store
+from support.stores import opened_on
 
 from tornado_signal.errors import SessionNotFound
 from tornado_signal.service.waiting import next_read_s
 from tornado_signal.session import Side
 from tornado_signal.stores.redis.checks import check_clocks
 
-
-@pytest.fixture
-def addresses():
-    cluster = RedisCluster("redis")
-    yield [(server.host, server.port) for server in cluster.servers]
-    cluster.kill()
+cluster = fixture(RedisCluster, "redis")
 
 
 async def wait_for_the_end(store, code):
@@ -35,20 +29,18 @@ async def wait_for_the_end(store, code):
             await watch.wait(next_read_s(store, watch, loop.time() + 30, news.expires_ms))
 
 
-async def test_node_with_a_fast_clock_causes_no_busy_waits_and_is_reported(addresses, under, caplog):
-    store = redis_store(addresses, session_timeout_ms=2500)
-    await store.open()
-    one = under(store, ORIGIN)
-    topics = [str(number) for number in range(20)]
-    codes = [await one.create(topic) for topic in topics]
-    ahead, *others = store.topology.primaries
-    store.client._clock_reading.cancel()  # it would read the clocks again
-    assert "clock" not in caplog.text
-    ahead.clock_ahead_s += 2
-    check_clocks(store.topology.primaries)
-    assert "the clock of Redis at {}:{} is 2.0 s ahead".format(*ahead.address) in caplog.text
-    mine = [code for code in codes if store.topology.node(store.partitions.of_code(ORIGIN, code).slot) in others]
-    assert mine
-    reads = await asyncio.gather(*(wait_for_the_end(store, code) for code in mine))
-    assert max(reads) < 10
-    await store.close()
+async def test_node_with_a_fast_clock_causes_no_busy_waits_and_is_reported(cluster, under, caplog):
+    async with opened_on(*cluster.servers, session_timeout_ms=2500) as store:
+        one = under(store, ORIGIN)
+        topics = [str(number) for number in range(20)]
+        codes = [await one.create(topic) for topic in topics]
+        ahead, *others = store.topology.primaries
+        store.client._clock_reading.cancel()  # it would read the clocks again
+        assert "clock" not in caplog.text
+        ahead.clock_ahead_s += 2
+        check_clocks(store.topology.primaries)
+        assert "the clock of Redis at {}:{} is 2.0 s ahead".format(*ahead.address) in caplog.text
+        mine = [code for code in codes if store.topology.node(store.partitions.of_code(ORIGIN, code).slot) in others]
+        assert mine
+        reads = await asyncio.gather(*(wait_for_the_end(store, code) for code in mine))
+        assert max(reads) < 10

@@ -1,7 +1,7 @@
 """Leases of groups are renewed although a node does not respond."""
 
 from support.redis_servers import RedisCluster, fixture
-from support.stores import redis_store, unlimited
+from support.stores import opened_on, unlimited
 
 from tornado_signal.redis.slots import key_slot
 from tornado_signal.relay import Channel, Lease
@@ -17,23 +17,23 @@ cluster = fixture(RedisCluster, "redis", 3, 0, "--cluster-require-full-coverage"
 async def test_silent_node_does_not_delay_the_renewal_at_others(cluster, until, monkeypatch):
     monkeypatch.setattr(relay_module, "RENEW_S", 0.2)
     monkeypatch.setattr(relay_module, "RENEWED_AT_ONCE", 10)
-    nodes = [(server.host, server.port) for server in cluster.servers]
-    store = redis_store(nodes, redis_timeout_ms=3_600_000)  # calls of the silent node do not end
-    await store.open()
-    relay = open_relay(store.shared_redis, unlimited)
-    for group in GROUPS:
-        await relay.join(group, Lease("member", "owner"), 10)
-    silent, *others = cluster.primaries
-    of_others = [relay._key(group) for group in GROUPS if key_slot(relay._key(group)) not in cluster.slots_of(silent)]
-    assert 10 < len(of_others) < 40
-    by_key = {key: node for node in others for key in of_others if key_slot(key) in cluster.slots_of(node)}
+    # Calls of the silent node do not end.
+    async with opened_on(*cluster.servers, redis_timeout_ms=3_600_000) as store:
+        relay = open_relay(store.shared_redis, unlimited)
+        for group in GROUPS:
+            await relay.join(group, Lease("member", "owner"), 10)
+        silent, *others = cluster.primaries
+        of_others = [
+            relay._key(group) for group in GROUPS if key_slot(relay._key(group)) not in cluster.slots_of(silent)
+        ]
+        assert 10 < len(of_others) < 40
+        by_key = {key: node for node in others for key in of_others if key_slot(key) in cluster.slots_of(node)}
 
-    def renewed_until_ms():
-        return [node.ask("ZSCORE", key + b":p", relay._process) for key, node in by_key.items()]
+        def renewed_until_ms():
+            return [node.ask("ZSCORE", key + b":p", relay._process) for key, node in by_key.items()]
 
-    with silent.frozen():
-        for _ in range(3):
-            before = max(renewed_until_ms())
-            await until(lambda before=before: min(renewed_until_ms()) > before)
-    await relay.close()
-    await store.close()
+        with silent.frozen():
+            for _ in range(3):
+                before = max(renewed_until_ms())
+                await until(lambda before=before: min(renewed_until_ms()) > before)
+        await relay.close()
