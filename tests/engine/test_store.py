@@ -391,11 +391,9 @@ async def test_quotas_of_a_side(opened, restarted):
         await one.add(large, ANSWERER, "c")
 
 
-@pytest.fixture
-def woken_by(engine):
-    """Return a function that runs an action, and returns the given watches that noticed a change and its result."""
-
-    async def woken_by(store, operation, **watches):
+async def test_change_wakes_only_the_watches_of_its_topic_or_session(store, under, clock, engine):
+    async def woken_by(operation, **watches):
+        """Return the names of the watches that notice an operation, and its result."""
         await engine.settled(store)
         waits = {name: watch.wait(watch.now_s() + 3600) for name, watch in watches.items()}
         result = await operation
@@ -405,10 +403,6 @@ def woken_by(engine):
             watch.wake()
         return names, result
 
-    return woken_by
-
-
-async def test_change_wakes_only_the_watches_of_its_topic_or_session(store, under, clock, woken_by):
     one, other = under(store), under(store, OTHER)
     stranger = await one.create("other topic")
     with (
@@ -417,7 +411,7 @@ async def test_change_wakes_only_the_watches_of_its_topic_or_session(store, unde
         store.watch_session(ORIGIN, stranger) as another_session,
     ):
         others = {"foreign_topic": foreign_topic, "another_session": another_session}
-        names, code = await woken_by(store, one.create(), topic=topic, **others)
+        names, code = await woken_by(one.create(), topic=topic, **others)
         assert names == ["topic"]
         with store.watch_session(ORIGIN, code) as session, store.watch_session(OTHER, code) as foreign_session:
             watches = {"topic": topic, "session": session, "foreign_session": foreign_session, **others}
@@ -430,15 +424,15 @@ async def test_change_wakes_only_the_watches_of_its_topic_or_session(store, unde
                 (one.withdraw(code), ["session"]),
                 (other.create("other topic"), []),
             ]:
-                assert (await woken_by(store, operation, **watches))[0] == expected
+                assert (await woken_by(operation, **watches))[0] == expected
         withdrawn = await one.create()
         with store.watch_session(ORIGIN, withdrawn) as session:
             names, _ = await woken_by(
-                store, one.withdraw(withdrawn), topic=topic, session=session, foreign_topic=foreign_topic
+                one.withdraw(withdrawn), topic=topic, session=session, foreign_topic=foreign_topic
             )
             assert names == ["topic", "session"]
         expiring = await one.create()
         with store.watch_session(ORIGIN, expiring) as session:
             clock.ms += TIMEOUT_MS
-            names, _ = await woken_by(store, sweep(store), topic=topic, foreign_topic=foreign_topic)
+            names, _ = await woken_by(sweep(store), topic=topic, foreign_topic=foreign_topic)
             assert names == ["topic"]

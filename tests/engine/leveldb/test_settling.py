@@ -51,7 +51,7 @@ async def test_settling_runs_in_timed_steps_one_in_each_iteration(callers, store
     assert {code for code, _ in await one.news(position)} == set(codes)
 
 
-@pytest.mark.parametrize("read", ["news", "sessions", "topics", "create"])
+@pytest.mark.parametrize("read", ["news", "codes", "topics", "create"])
 async def test_unfinished_change_delays_no_other_listing_and_its_own_is_exact(read, opened, clock, under):
     store, one = await opened(codes="content", max_sessions_per_origin=2)
     stuck, other = await one.create("stuck"), await one.create("other")
@@ -60,19 +60,13 @@ async def test_unfinished_change_delays_no_other_listing_and_its_own_is_exact(re
     with await store._lock(one.origin, stuck):
         assert await one.news(positions["other"], "other") == [(other, EXPIRED)]
         assert await under(store, "https://other.example").topics() == ([], 0)
-        reading = asyncio.create_task(
-            {
-                "news": lambda: one.news(positions["stuck"], "stuck"),
-                "sessions": lambda: one.codes("stuck"),
-                "topics": one.topics,
-                "create": lambda: one.create("new"),
-            }[read]()
-        )
+        arguments = {"news": (positions["stuck"], "stuck"), "codes": ("stuck",), "topics": (), "create": ("new",)}
+        reading = asyncio.create_task(getattr(one, read)(*arguments[read]))
         await asyncio.sleep(0.05)
         assert not reading.done()
     found = await reading
     if read != "create":
-        assert found == {"news": [(stuck, EXPIRED)], "sessions": [], "topics": ([], 0)}[read]
+        assert found == {"news": [(stuck, EXPIRED)], "codes": [], "topics": ([], 0)}[read]
     assert [reason for _, reason in await one.news(positions["stuck"], "stuck")] == [EXPIRED]
     assert await store.counts() == ((1, 1) if read == "create" else (0, 0))
     check_memory(store)
@@ -87,14 +81,7 @@ async def test_change_in_flight_ends_before_the_expiry_is_reported(change, durab
     slow_disk(0.05)
     clock.ms += TIMEOUT_MS - 1
     middle = codes[2]
-    changing = asyncio.create_task(
-        {
-            "answer": one.answer,
-            "refresh": one.refresh,
-            "add": lambda code: one.add(code, Side.OFFERER, "c"),
-            "withdraw": one.withdraw,
-        }[change](middle)
-    )
+    changing = asyncio.create_task(getattr(one, change)(middle, *((Side.OFFERER, "c") if change == "add" else ())))
     await asyncio.sleep(0)
     clock.ms += 1
     settling = [asyncio.create_task(store.expire_due(clock.ms)) for _ in range(3)]
@@ -102,19 +89,13 @@ async def test_change_in_flight_ends_before_the_expiry_is_reported(change, durab
     await changing
     await asyncio.gather(*settling)
     reasons = dict(await one.news(position))
-    expected = dict.fromkeys(codes, EXPIRED)
-    if change == "answer":
-        expected[middle] = Reason.ANSWERED
-    elif change == "withdraw":
-        expected[middle] = Reason.WITHDRAWN
-    elif change == "refresh":
-        expected[middle] = None  # it is listed again
-    assert reasons == expected
+    of_middle = {"answer": Reason.ANSWERED, "withdraw": Reason.WITHDRAWN, "refresh": None, "add": EXPIRED}[change]
+    assert reasons == dict.fromkeys(codes, EXPIRED) | {middle: of_middle}  # None: it is listed again
     await swept
     await sweep(store)
     assert await one.codes() == ([middle] if change == "refresh" else [])
     clock.ms += TIMEOUT_MS
-    assert dict(await one.news(position)).get(middle) == (EXPIRED if change == "refresh" else expected[middle])
+    assert dict(await one.news(position)).get(middle) == (of_middle or EXPIRED)
 
 
 async def test_departures_survive_failed_commits(store, one, clock, monkeypatch, until):
