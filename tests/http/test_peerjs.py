@@ -226,7 +226,12 @@ async def test_four_members_are_forwarded_with_the_true_sender_to_any_id_and_jun
 
 
 async def test_messages_to_an_absent_id_arrive_in_order_after_open_and_no_expire_is_sent(service, opened, pass_time):
-    one, two = await opened(service, "a"), await opened(service, "c")
+    """Those of a sender that has left do not arrive."""
+    one, two, left = [await opened(service, name) for name in ("a", "c", "d")]
+    await left.send("OFFER", "b", payload="of one that has left")
+    await left.nothing_before(("d", "own"))
+    await left.close()
+    await (await until_free(service, "d", "another token")).close()
     for number in range(10):
         await one.send(("OFFER", "ANSWER", "CANDIDATE")[number % 3], "b", payload=number)
     await one.send("LEAVE", "b")  # dropped
@@ -255,16 +260,6 @@ async def test_sender_gets_one_expire_for_each_absent_id_and_later_attempt(servi
         assert [await peer.next() for _ in range(2)] == [{"type": "EXPIRE", "src": dst, "dst": "a"} for dst in "bc"]
         assert (await peer.next())["payload"] == "behind them"
     await peer.nothing_before(("a", "own"))
-
-
-async def test_kept_messages_end_with_their_sender(service, opened):
-    peer = await opened(service, "a")
-    await peer.send("OFFER", "b", payload=1)
-    await peer.nothing_before(("a", "own"))
-    await peer.close()
-    await (await until_free(service, "a", "another token")).close()
-    other = await opened(service, "b")
-    await other.nothing_before(("b", "own"))
 
 
 @pytest.mark.parametrize(("payload", "count"), [("x", 100), ("x" * 20_000, 3)])

@@ -31,7 +31,8 @@ from tornado_signal.transport.connection import Connection
 from tornado_signal.transport.listener import PLAIN_HTTP_RESPONSE
 
 HEALTH = f"GET /health HTTP/1.1\r\nHost: x\r\nOrigin: {ORIGIN}\r\n".encode()
-
+HEALTHY = HEALTH + b"Connection: close\r\n\r\n"
+HALF = bytes.fromhex("160301020001000100")  # the first bytes of a ClientHello that announces more
 HUNG_UP = r"UNEXPECTED_EOF|\(EOF\)"  # the client's error if the server closes during a handshake
 
 
@@ -42,14 +43,14 @@ def server(start, pair, trusting, descriptors):
     return server
 
 
-def connect(port, context, host="127.0.0.1"):
+def connect(port, context):
     """Connect and complete the handshake."""
-    return context.wrap_socket(socket.create_connection((host, port), BOUND_S), server_hostname=host)
+    return context.wrap_socket(socket.create_connection(("127.0.0.1", port), BOUND_S), server_hostname="127.0.0.1")
 
 
-def request_status(client, request=HEALTH):
+def request_status(client):
     """Send a request on a persistent connection and return the status of the response."""
-    client.sendall(request + b"\r\n")
+    client.sendall(HEALTH + b"\r\n")
     (response,) = answers(receive_until(client, b"}"))
     return response.status
 
@@ -262,10 +263,6 @@ def test_loop_does_not_spin_without_free_descriptors(server, trusting):
 
 
 # Connections count from accept on, however their handshakes end.
-
-
-HALF = bytes.fromhex("160301020001000100")  # the first bytes of a ClientHello that announces more
-HEALTHY = HEALTH + b"Connection: close\r\n\r\n"
 
 
 @pytest.fixture
