@@ -283,9 +283,6 @@ async def test_a_lobby_that_is_sealed_while_a_guest_enters_refuses_it(opened, se
     assert await guest.ended() == (4000, "Lobby is sealed")
 
 
-# Transcripts
-
-
 def cases(name):
     """Return the cases of a transcript, each as a title and lines."""
     blocks = (FOLDER / f"{name}.txt").read_text().strip().split("\n\n")[1:]

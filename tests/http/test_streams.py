@@ -228,11 +228,6 @@ async def test_session_stream_ends_when_the_session_expires_unless_it_was_refres
         assert summarize(await stream.rest()) == [("gone", code, "expired")]
 
 
-# Many streams of a topic.
-
-STREAMS = 20
-
-
 async def test_listing_and_events_for_many_streams_are_encoded_once(service, follow, monkeypatch):
     encoded, encode = [], streams.encode
 
@@ -243,7 +238,7 @@ async def test_listing_and_events_for_many_streams_are_encoded_once(service, fol
     monkeypatch.setattr(streams, "encode", encoding)
     codes = [await service.offer(info=str(number)) for number in range(2)]
     async with contextlib.AsyncExitStack() as stack:
-        opened = [await stack.enter_async_context(follow()) for _ in range(STREAMS)]
+        opened = [await stack.enter_async_context(follow()) for _ in range(20)]
         for stream in opened:
             assert summarize(await stream.listing()) == [("session", code) for code in codes]
         assert len(encoded) == len(codes)
@@ -275,9 +270,6 @@ async def test_cached_event_of_an_expired_session_is_not_sent_to_a_later_stream(
     async with follow(last=last) as stream:
         code = await service.offer()
         assert summarize(await stream.take()) == [("session", code)]
-
-
-# Resuming from a cursor of this or another store (docs/http-api.md#long-polling)
 
 
 async def test_cursor_of_another_store_starts_over_at_once(start_service):

@@ -566,12 +566,8 @@ LARGE_BYTES = MAX_UNSENT_BYTES // 4
 class FakeConnection:
     """A connection with the attributes that MemoryBudget uses."""
 
-    closed = False
-
     def __init__(self, unsent, address, size):
-        self.unsent = unsent
-        self.remote_ip = self.client_address = address
-        self.unsent_bytes = size
+        self.unsent, self.client_address, self.unsent_bytes, self.closed = unsent, address, size, False
         self.grow(0)
 
     def grow(self, size):

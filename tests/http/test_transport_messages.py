@@ -425,8 +425,6 @@ def test_body_that_looks_like_a_known_request_and_arrives_alone_is_a_body(own_se
     assert (posted.json["body"].encode(), "/last" in last.json["request"]) == (GOOD, True)
 
 
-# Mutated requests
-
 VALID = [raw for name, raw in CORPUS.items() if name not in REFUSED and len(raw) < 1000]
 
 

@@ -62,8 +62,6 @@ async def send(service, code, side, **fields):
     await service.post("/answer", code=code, side=side, **fields)
 
 
-# Responses without any of the optional features.
-
 OFFERER, ANSWERER = ({"code": "%s", "side": side} for side in ("offerer", "answerer"))
 LAST_PAGE = '"pagination":{"page":1,"limit":1000,"total":1,"hasMore":false}}'
 CANDIDATES_AND_TIMES = '"offerCandidates":["c1","c2"],"createdAt":1900000000000,"expiresAt":1900000300000}]}'
@@ -113,9 +111,6 @@ async def test_responses_without_optional_features_match_the_specification_byte_
             expected = expected.replace("%s", code)
             expected_head = HEAD % (status, http.HTTPStatus(status).phrase, len(expected))
             assert response == expected_head + expected, (target, fields)
-
-
-# Polls: immediate responses, responses after a change, and timeouts.
 
 
 COMES = [

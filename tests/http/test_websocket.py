@@ -102,9 +102,6 @@ async def test_frames_before_the_101_close_the_connection(polls, early, service)
     assert service.server.state.cut_off["data before the response to a handshake"] == 1
 
 
-# Methods have the same results as over HTTP.
-
-
 INVALID_MESSAGES = [
     *((text, -32700, None) for text in ("nonsense", "{", "[" * 100_000)),
     *((text, -32600, None) for text in ("1", "[]", "{}", '{"id": 1, "method": "version"}')),

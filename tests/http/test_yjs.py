@@ -80,9 +80,6 @@ async def test_junk_is_ignored_and_reaches_no_client(clients, service):
     await until(lambda: not service.shared.running)
 
 
-# ws-relay
-
-
 async def test_ws_relay_delivers_topic_and_payload_only(clients):
     first, second, third = clients
     for client in (first, second):
@@ -106,9 +103,6 @@ async def test_ws_relay_delivers_topic_and_payload_only(clients):
     await second.read()
     assert await first.read() == [{"topic": "t", "payload": 2}]
     assert await third.read() == [published("t", 1, 1)]
-
-
-# HTTP
 
 
 async def test_request_over_http_gets_okay(service):
@@ -141,9 +135,6 @@ async def test_handshake_has_the_same_headers_as_that_of_the_api(service):
         async with open_socket(service, path=path) as client:
             headers.append({*map(str.lower, HTTPHeaders(dict(client.socket.response.headers.raw_items())))})
     assert headers[0] == headers[1]
-
-
-# Limits
 
 
 async def test_message_to_many_receivers_counts_as_several(start_service):
