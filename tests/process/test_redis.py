@@ -232,32 +232,18 @@ def test_redis_user_without_a_command_prevents_the_start(redis_server, tmp_path)
     assert (done.returncode, redis.ask("KEYS", "*permissions*")) == (0, [])
 
 
-@pytest.mark.slow
-def test_primary_is_found_through_sentinels(redis_server, tmp_path, start):
-    primary = redis_server("--repl-diskless-sync-delay", "0")
-    replicas = [redis_server("--replicaof", f"127.0.0.1 {primary.port}") for _ in range(2)]
-    primary.wait(lambda: primary.replicas() == 2)
-    settings = tmp_path / "sentinel.conf"
-    settings.write_text(
-        f"sentinel monitor main 127.0.0.1 {primary.port} 1\n"
-        "sentinel down-after-milliseconds main 2000\nsentinel failover-timeout main 4000\n"
-    )
+def test_primary_is_found_through_sentinels_with_a_password(redis_server, tmp_path, start):
+    primary, settings = redis_server(), tmp_path / "sentinel.conf"
+    settings.write_text(f"sentinel monitor main 127.0.0.1 {primary.port} 1\n")
     sentinel = redis_server("--sentinel", "--requirepass", "theirs", settings=settings, password="theirs")
-    sentinel.wait(lambda: sentinel.ask("SENTINEL MASTER", "main")["num-slaves"] == 2)
     assert "NOAUTH" in refused(sentinel.address, "--redis-sentinel", "main")
     password = tmp_path / "password"
     password.write_text("theirs\n")
     access = ("--redis-sentinel-user", "default", "--redis-sentinel-password-file", password)
     assert "does not know other" in refused(sentinel.address, "--redis-sentinel", "other", *access)
-    server = start("--redis-sentinel", "main", *access, redis=sentinel)
+    server = start("--durability", "os", "--redis-sentinel", "main", *access, redis=sentinel)
     code = server.offer()
-    primary.kill()
-    sentinel.wait(lambda: sentinel.ask("SENTINEL GET-MASTER-ADDR-BY-NAME", "main")[1] != primary.port)
-    until(lambda: server.call("/lobby/offer", {"info": "i", "offer": "o"})[0] == 200)
-    assert code in server.codes()
-    assert server.stop() == 0
-    assert [line for line in server.log if f"is a new primary; replaced: {primary.address}" in line]
-    assert {replica.ask("INFO", "replication")["role"] for replica in replicas} == {"master", "slave"}
+    assert server.codes() == [code]
 
 
 # Maintenance commands

@@ -82,23 +82,19 @@ def test_coturn_takes_its_settings(tmp_path):
     assert not re.search("bad configuration|unrecognized", log.read_text(), re.IGNORECASE), log.read_text()
 
 
-def test_file_for_fly(start):
+def test_files_for_fly_and_render(start):
     (text,) = blocks("deploy", "Fly.io", "toml")
-    file = tomllib.loads(text)
-    settings = settings_of(file["env"])
-    service = file["http_service"]
-    assert (ROOT / file["build"]["dockerfile"]).exists()
-    assert service["internal_port"] == Settings().port
-    (check,) = service["checks"]
-    server = start("--allowed-origins", *settings.allowed_origins.entries)
-    assert server.exchange(check["path"], **check["headers"])[0] == 200
-
-
-def test_file_for_render(start):
+    fly, http = (file := tomllib.loads(text))["env"], file["http_service"]
+    (check,) = http["checks"]
     (text,) = blocks("deploy", "Render", "yaml")
     (service,) = yaml.safe_load(text)["services"]
-    environment = {variable["key"]: variable["value"] for variable in service["envVars"]}
-    assert int(environment["PORT"]) == Settings().port
-    assert (ROOT / service["dockerfilePath"]).exists()
-    server = start("--allowed-origins", *settings_of(environment).allowed_origins.entries)
-    assert server.exchange(service["healthCheckPath"], origin=None)[0] == 200
+    render = {variable["key"]: variable["value"] for variable in service["envVars"]}
+    assert Settings().port == http["internal_port"] == int(render["PORT"])
+    for environment, dockerfile, path, origin in (
+        (fly, file["build"]["dockerfile"], check["path"], check["headers"]["Origin"]),
+        (render, service["dockerfilePath"], service["healthCheckPath"], None),
+    ):
+        assert (ROOT / dockerfile).exists()
+        server = start("--allowed-origins", *settings_of(environment).allowed_origins.entries)
+        assert server.exchange(path, origin=origin)[0] == 200
+        assert server.stop() == 0

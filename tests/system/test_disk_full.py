@@ -187,19 +187,6 @@ def test_own_sessions_do_not_fill_the_disk(small_disk, serve):
     assert run_ok("check", "--data-dir", small_disk / "data").endswith("is sound\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_full_store_is_intact_and_full_after_a_restart(number, small_disk, serve):
-    server = serve()
-    publisher = Publisher(server)
-    publisher.until(503)
-    server.stop(number)
-    run_ok("check", "--data-dir", small_disk / "data")
-    server = serve()
-    assert sorted(server.codes()) == sorted(publisher.kept)
-    Publisher(server).until(503)
-    assert failures(server) == []
-
-
 @pytest.mark.parametrize("command", ["serve", "check"])
 def test_ballast_is_released_on_a_full_disk(command, small_disk, serve):
     server = serve("--session-timeout-ms", 3000)

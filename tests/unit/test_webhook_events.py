@@ -17,6 +17,7 @@ from tornado_signal.session import make_uuid
 from tornado_signal.settings.settings import Settings
 
 CODE = make_uuid(b"\0" * 16, 4)
+UNUSUAL = '"\\\0\1\x7f\u2028\ufeff\uffffä😀'
 
 
 def event(topic="topic", origin="https://a.example", code=CODE):
@@ -39,13 +40,13 @@ def sequences(batch):
 
 def test_events_have_their_fields_and_unknown_ones_are_omitted(queue):
     queue.add(*event())
-    queue.add(CODE, session_event(2_000, "expired", "null", CODE, "t", None, 1_500))
+    queue.add(CODE, session_event(2_000, "expired", "null", CODE, UNUSUAL, None, 1_500))
     queue.add("c1", connection_event("opened", 3_000, "c1", "peerjs", "", None))
     queue.add("c1", connection_event("closed", 4_000, "c1", "peerjs", "null", "192.0.2.1", 1_000, 1001))
     code = "00000000-0000-4000-8000-000000000000"
     fields = {
         "session.created": {"origin": "https://a.example", "code": code, "topic": "topic", "createdAt": 500},
-        "session.expired": {"origin": "null", "code": code, "topic": "t"},
+        "session.expired": {"origin": "null", "code": code, "topic": UNUSUAL},
         "connection.opened": {"connection": "c1", "protocol": "peerjs"},
         "connection.closed": {"connection": "c1", "protocol": "peerjs", "origin": "null", "address": "192.0.2.1"},
     }
