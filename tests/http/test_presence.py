@@ -66,10 +66,11 @@ def hold_objects():
 async def test_another_connection_with_the_secret_takes_over_an_offer_and_holds_do_not_accumulate(
     start_service, pass_time
 ):
-    service = await start_service(hold_grace_ms=10_000)
+    service = await start_service(hold_grace_ms=10_000, codes="content")
     async with open_socket(service) as second:
         async with open_socket(service) as first:
             code = await hold(first, secret=SECRET)
+            assert (await hold(first, secret=SECRET), service.shared.log.metrics.held) == (code, 1)  # the same content
             for params in ({"code": code}, {"code": code, "secret": "a secret that is another"}):
                 assert await first.refused("hold", **params) == (404, NOT_FOUND)
             async with open_socket(service, OTHER) as stranger:
