@@ -322,59 +322,46 @@ def test_connections_count_before_their_handshake(sent, limited, limits, trustin
     assert status(connect_from("127.0.0.3", limited.port), trusting) == 200
 
 
-def send_plain_http(client, trusting):
-    client.sendall(HEALTHY)
-    assert read_all(client) in (b"", PLAIN_HTTP_RESPONSE)  # nothing if there are too many connections
-
-
-def offer_old_tls(client, trusting):
-    """Offer only a TLS version that the server does not support."""
-    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    old.set_ciphers("DEFAULT:@SECLEVEL=0")
-    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
-        old.maximum_version = ssl.TLSVersion.TLSv1_1
-    assert status(client, old) is None
-
-
-def send(client, data, *ends):
-    """Send data and end the connection in one of several ways."""
-    client.sendall(data)
-    for end in ends:
-        end(client)
-
-
-def hang_up(client):
-    client.shutdown(socket.SHUT_WR)
-    read_all(client)
-
-
-def check(client, context, expected):
-    assert status(client, context) == expected
-
-
-def is_closed(client):
-    assert read_all(client) == b""
-
-
-HANDSHAKES = {
-    "nothing": lambda client, trusting: None,
-    "plain HTTP": send_plain_http,
-    "garbage": lambda client, trusting: send(client, b"\0" * 100, is_closed),
-    "half": lambda client, trusting: send(client, HALF),
-    "half, and a reset": lambda client, trusting: send(client, HALF, lambda client: time.sleep(0.02), reset),
-    "half, and an end": lambda client, trusting: send(client, HALF, hang_up),
-    "old TLS": offer_old_tls,
-    "a rejected certificate": lambda client, trusting: check(client, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), None),
-    "a reset after it": lambda client, trusting: reset(trusting.wrap_socket(client, server_hostname="127.0.0.1")),
-    "a request": lambda client, trusting: check(client, trusting, 200),
-    "nothing until the deadline": lambda client, trusting: is_closed(client),
-    "half until the deadline": lambda client, trusting: send(client, HALF, is_closed),
-    "a reset": lambda client, trusting: reset(client),
+# The bytes that a client sends, and those that it may get until the server closes, unless they are None.
+SENT = {
+    "nothing": (b"", None),
+    "plain HTTP": (HEALTHY, [b"", PLAIN_HTTP_RESPONSE]),  # nothing if there are too many connections
+    "garbage": (b"\0" * 100, [b""]),
+    "half": (HALF, None),
+    "half, and a reset": (HALF, None),
+    "half, and an end": (HALF, None),
+    "a reset": (b"", None),
+    "nothing until the deadline": (b"", [b""]),
+    "half until the deadline": (HALF, [b""]),
 }
 
 
+def begin_handshake(name, client, trusting):
+    untrusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if name == "a request":
+        assert status(client, trusting) == 200
+    elif name == "a reset after it":
+        reset(trusting.wrap_socket(client, server_hostname="127.0.0.1"))
+    elif name not in SENT:  # the client rejects the certificate, or offers only an old version
+        if name == "old TLS":
+            untrusting.set_ciphers("DEFAULT:@SECLEVEL=0")
+            with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+                untrusting.maximum_version = ssl.TLSVersion.TLSv1_1
+        assert status(client, untrusting) is None
+    else:
+        sent, received = SENT[name]
+        client.sendall(sent)
+        if name == "half, and an end":
+            client.shutdown(socket.SHUT_WR)
+            read_all(client)
+        assert received is None or read_all(client) in received
+        if "reset" in name:
+            time.sleep(0.02 if sent else 0)
+            reset(client)
+
+
 @pytest.mark.usefixtures("uncollected")
-@pytest.mark.parametrize("handshake", HANDSHAKES)
+@pytest.mark.parametrize("handshake", [*SENT, "old TLS", "a rejected certificate", "a reset after it", "a request"])
 def test_connection_is_not_counted_or_kept_however_its_handshake_ends(
     handshake, limited, limits, trusting, monkeypatch
 ):
@@ -385,7 +372,7 @@ def test_connection_is_not_counted_or_kept_however_its_handshake_ends(
             with contextlib.closing(connect_from("127.0.0.3", limited.port)) as client:
                 if handshake != "a reset":
                     until(lambda: limits.connections == 1)
-                HANDSHAKES[handshake](client, trusting)
+                begin_handshake(handshake, client, trusting)
             until(lambda: connection_counts(limits) == (0, 0))
     assert status(connect_from("127.0.0.2", limited.port), trusting) == 200
     until(lambda: not limited.server._handshakes and connection_counts(limits) == (0, 0))

@@ -6,23 +6,15 @@ import gc
 import resource
 import socket
 import ssl
+import sys
 import time
 from operator import attrgetter
 from pathlib import Path
 from unittest import mock
 
 import pytest
-from support.raw_http import (
-    PATIENCE_S,
-    answers,
-    echo_application,
-    on_both_loops,
-    read_all,
-    reset,
-    serving,
-    silent_clients,
-)
-from support.waiting import until
+from support.raw_http import PATIENCE_S, answers, echo_application, on_both_loops, read_all, reset, serving
+from support.waiting import kill, start_holder, until
 from tornado import web
 from tornado.iostream import StreamClosedError
 
@@ -118,33 +110,6 @@ def stable_value(value, pause_s=0.05):
     return before
 
 
-def fill(client, data):
-    """Send as much of 50 MB as the server and the kernel take while a request waits. Return the size."""
-    client.setblocking(False)
-    sent = 0
-
-    def send_more():
-        nonlocal sent
-        with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError):
-            while sent < 50_000_000:
-                sent += client.send(data)
-        return sent
-
-    stable_value(send_more, 0.2)
-    client.settimeout(PATIENCE_S)
-    assert sent < 30_000_000  # the size of the kernel's buffers
-    return sent
-
-
-def receive(client, size):
-    received = bytearray()
-    while len(received) < size:
-        chunk = client.recv(size - len(received))
-        assert chunk
-        received += chunk
-    return bytes(received)
-
-
 def numbered_request(number, more=b""):
     return b"GET /%d HTTP/1.1\r\n" % number + HOST + more + b"\r\n"
 
@@ -169,14 +134,24 @@ def test_1000_pipelined_requests_are_answered_in_order(running, at_once):
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_body_after_a_waiting_request_is_not_read(loop, tls, pair, trusting):
-    context = Tls(read_certificate(*pair)).context if tls else None
+    context, sent = Tls(read_certificate(*pair)).context if tls else None, 0
+
+    def send_more():
+        nonlocal sent
+        with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError):
+            while sent < 50_000_000:
+                sent += client.send(BLOCK)
+        return sent
+
     with contextlib.ExitStack() as stack:
         running = stack.enter_context(serving(make_application, loop=loop, tls=context))
         client = running.connect()
         client = stack.enter_context(trusting.wrap_socket(client, server_hostname="127.0.0.1") if tls else client)
         client.sendall(WAIT + b"POST /1 HTTP/1.1\r\n" + HOST + CLOSE + b"Content-Length: 50000000\r\n\r\n")
         until(lambda: running.application.waiting)
-        sent = fill(client, BLOCK)
+        client.setblocking(False)
+        assert stable_value(send_more, 0.2) < 30_000_000  # the size of the kernel's buffers
+        client.settimeout(PATIENCE_S)
         release(running)
         client.sendall(b"x" * (50_000_000 - sent))
         released_response, echo = answers(read_all(client))
@@ -238,7 +213,7 @@ def test_client_that_reads_before_each_deadline_stays_connected(running):
         for _ in range(12):
             buffered_bytes = running.call(server_connection._transport.get_write_buffer_size)
             while running.call(server_connection._transport.get_write_buffer_size) == buffered_bytes:
-                received += receive(client, 1 << 18)
+                received += client.recv(1 << 18)
             running.call(server_connection.deadline_passed)
         (response,) = answers(received + read_all(client))
     assert len(response.body) == 33_554_432
@@ -525,22 +500,30 @@ def test_burst_of_connections_is_accepted_in_a_few_event_loop_iterations(running
         assert len(accepted) < 40
 
 
+# Says nothing on many connections, and in the end prints how many the server has closed.
+CLIENTS = """
+import resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+clients = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(int(sys.argv[2]))]
+print("ready", flush=True)
+sys.stdin.readline()
+print(sum(client.recv(1) == b"" for client in clients))
+"""
+
+
 def test_10_000_silent_connections_use_less_than_4_kb_each(descriptors):
-    count = 10_000
-    with serving() as running:
+    def resident_bytes():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    with serving() as running, contextlib.ExitStack() as stack:
         before = resident_bytes()
-        with silent_clients(running.port, count) as process:
-            until(lambda: len(running.server.state.connections) == count)
-            assert (resident_bytes() - before) / count < 4096
-            assert paths(running.exchange(numbered_request(1, CLOSE))) == [1]
-            running.run(running.server.close(5.0))
-            closed_count, _ = process.communicate("\n", PATIENCE_S)
-        assert int(closed_count) == count
-
-
-def resident_bytes():
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * resource.getpagesize()
+        process = start_holder(sys.executable, "-c", CLIENTS, str(running.port), "10000")
+        stack.callback(kill, process)
+        until(lambda: len(running.server.state.connections) == 10_000)
+        assert resident_bytes() - before < 10_000 * 4096
+        assert paths(running.exchange(numbered_request(1, CLOSE))) == [1]
+        running.run(running.server.close(5.0))
+        assert int(process.communicate("\n", PATIENCE_S)[0]) == 10_000
 
 
 def test_keepalive_and_user_timeout_are_set_on_sockets(running):
@@ -581,17 +564,7 @@ class FakeConnection:
 
 @pytest.fixture
 def unsent():
-    """A budget of 100 bytes."""
     return MemoryBudget(100, attrgetter("unsent_bytes"))
-
-
-def fake_connections(unsent, **sizes):
-    """Create connections by address, with the given numbers of unsent bytes, in this order."""
-    return {address: [FakeConnection(unsent, address, size) for size in values] for address, values in sizes.items()}
-
-
-def closed_sizes(connections):
-    return {address: [each.unsent_bytes for each in group if each.closed] for address, group in connections.items()}
 
 
 @pytest.mark.parametrize(
@@ -606,31 +579,29 @@ def closed_sizes(connections):
     ],
 )
 def test_address_with_most_unsent_bytes_loses_its_largest_connections_first(sizes, growths, closed, unsent):
-    connections = fake_connections(unsent, **sizes)
+    connections = {name: [FakeConnection(unsent, name, size) for size in values] for name, values in sizes.items()}
     for address, index, size in growths:
         connections[address][index].grow(size)
-    assert closed_sizes(connections) == {address: closed.get(address, []) for address in sizes}
+    for address, group in connections.items():
+        assert [each.unsent_bytes for each in group if each.closed] == closed.get(address, [])
     counted = sum(each.unsent_bytes for group in connections.values() for each in group if not each.closed)
     assert unsent.bytes == counted
 
 
 def test_client_that_has_read_since_or_is_removed_is_not_counted(unsent):
-    connections = fake_connections(unsent, a=[50, 30], b=[15])
-    readers, (grower,) = connections["a"], connections["b"]
+    *readers, grower = [FakeConnection(unsent, *each) for each in (("a", 50), ("a", 30), ("b", 15))]
     for each in readers:
         each.unsent_bytes = 1
-    for size, closed in (20, []), (63, []), (1, [99]):
+    for size, closed in (20, False), (63, False), (1, True):
         grower.grow(size)
-        assert closed_sizes(connections) == {"a": [], "b": closed}
+        assert [each.closed for each in (*readers, grower)] == [False, False, closed]
+    assert grower.unsent_bytes == 99
     for each in readers * 2:
         unsent.forget(each)
-    others = fake_connections(unsent, c=[95])
-    assert closed_sizes(others) == {"c": []}
-    unsent.forget(others["c"][0])
+    other = FakeConnection(unsent, "c", 95)
+    assert not other.closed
+    unsent.forget(other)
     assert (unsent.bytes, unsent._sizes) == (0, {})
-
-
-# With the real transport.
 
 
 @pytest.fixture

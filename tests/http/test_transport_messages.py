@@ -44,6 +44,21 @@ BREAKS = {
 }
 
 
+# The status and headers of responses, the parts that are flushed, and the last one.
+RESPONSES = {
+    "whole": (200, {}, [], b"hello"),
+    "in_steps": (200, {}, [b"he", b"", b"llo"], b""),
+    "nothing": (204, {}, [], None),
+    "not_modified": (304, {}, [], None),
+    "closing": (200, {"Connection": "close"}, [], b"hello"),
+    "own_coding": (200, {"Transfer-Encoding": "chunked"}, [b"hello"], b""),
+    "with_length": (200, {"Content-Length": "5"}, [b"he"], b"llo"),
+    "too_short": (200, {"Content-Length": "10"}, [], b"hello"),
+    "too_long": (200, {"Content-Length": "2"}, [b"he"], b"llo"),
+    "too_long_at_once": (200, {"Content-Length": "2"}, [], b"hello"),
+}
+
+
 class SendingHandler(web.RequestHandler):
     """Sends a response in the way named by its query."""
 
@@ -51,50 +66,19 @@ class SendingHandler(web.RequestHandler):
         kind = self.get_argument("how")
         if kind in BREAKS:
             self._headers["X"] = BREAKS[kind]
-        else:
+        elif kind not in RESPONSES:
             await getattr(self, kind)()
+        else:
+            status, headers, parts, last = RESPONSES[kind]
+            self.set_status(status)
+            for name, value in headers.items():
+                self.set_header(name, value)
+            for part in parts:
+                self.write(part)
+                await self.flush()
+            self.finish(last)
 
     head = get
-
-    async def whole(self):
-        self.finish(b"hello")
-
-    async def in_steps(self):
-        for part in (b"he", b"", b"llo"):
-            self.write(part)
-            await self.flush()
-
-    async def nothing(self):
-        self.set_status(204)
-
-    async def not_modified(self):
-        self.set_status(304)
-
-    async def closing(self):
-        self.set_header("Connection", "close")
-        self.finish(b"hello")
-
-    async def own_coding(self):
-        self.set_header("Transfer-Encoding", "chunked")
-        self.write(b"hello")
-        await self.flush()
-
-    async def too_short(self):
-        self.set_header("Content-Length", "10")
-        self.finish(b"hello")
-
-    async def too_long(self, length="2"):
-        self.set_header("Content-Length", length)
-        self.write(b"he")
-        await self.flush()
-        self.finish(b"llo")
-
-    async def with_length(self):
-        await self.too_long("5")
-
-    async def too_long_at_once(self):
-        self.set_header("Content-Length", "2")
-        self.finish(b"hello")
 
     async def header_name(self):
         self._headers._as_list["X\r\nEvil"] = ["1"]
@@ -110,8 +94,9 @@ class SendingHandler(web.RequestHandler):
         self.finish("HTTP/1.1 200 Evil\r\n\r\n")  # must not be taken for a head
 
 
-@pytest.fixture
-def echo_server():
+@pytest.fixture(scope="module")
+def own_server():
+    """A server with this transport and an application that echoes requests."""
     with serving() as running:
         yield running
 
@@ -139,8 +124,8 @@ def send(kind, method=b"GET", version=b"HTTP/1.1", headers=b""):
         (505, b"2.0", b"\r\n"),
     ],
 )
-def test_protocol_error_is_json_with_cors_for_the_parsed_origin(echo_server, status, version, more):
-    (response,) = echo_server.exchange(b"POST / HTTP/" + version + b"\r\n" + HOST + ORIGIN + more)
+def test_protocol_error_is_json_with_cors_for_the_parsed_origin(own_server, status, version, more):
+    (response,) = own_server.exchange(b"POST / HTTP/" + version + b"\r\n" + HOST + ORIGIN + more)
     assert response.status == status
     assert response.headers.pop("date").endswith(" GMT")
     assert response.headers == {
@@ -156,9 +141,9 @@ def test_protocol_error_is_json_with_cors_for_the_parsed_origin(echo_server, sta
 
 
 @pytest.mark.parametrize("value", [None, b"https://a.example\r", b"x" * 600 + b"\r\n"])
-def test_missing_or_invalid_origin_is_not_echoed(echo_server, value):
+def test_missing_or_invalid_origin_is_not_echoed(own_server, value):
     origin = b"" if value is None else b"Origin: " + value + b"X: 1\r\n"
-    (response,) = echo_server.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n" + origin + b"no colon\r\n\r\n")
+    (response,) = own_server.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n" + origin + b"no colon\r\n\r\n")
     assert response.status == 400
     assert "access-control-allow-origin" not in response.headers
 
@@ -172,8 +157,8 @@ def test_missing_or_invalid_origin_is_not_echoed(echo_server, value):
     ],
     ids=["error", "coding", "data after the last request"],
 )
-def test_last_response_arrives_while_the_client_sends(echo_server, raw, status):
-    with echo_server.connect() as client:
+def test_last_response_arrives_while_the_client_sends(own_server, raw, status):
+    with own_server.connect() as client:
         client.sendall(raw)
         for _ in range(50):
             client.sendall(b"x" * 20_000)
@@ -202,28 +187,24 @@ def test_oversized_body_is_413_immediately_and_without_100_continue(expect):
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 5", b"Transfer-Encoding: chunked"])
 @pytest.mark.parametrize("earlier", [0, 1])
-def test_100_continue_is_sent_if_expected_after_earlier_responses(echo_server, earlier, framing):
-    with echo_server.connect() as client:
-        client.sendall((b"GET /1 HTTP/1.1\r\n" + HOST + b"\r\n") * earlier)
-        client.sendall(b"POST / HTTP/1.1\r\n" + HOST + CLOSE + b"Expect: 100-continue\r\n" + framing + b"\r\n\r\n")
+def test_100_continue_is_sent_if_expected_after_earlier_responses(own_server, earlier, framing):
+    """A received body or HTTP/1.0 gets none."""
+    head = b"POST / HTTP/1.1\r\n" + HOST + CLOSE + b"Expect: 100-continue\r\n" + framing + b"\r\n\r\n"
+    body = b"hello" if b"Length" in framing else b"5\r\nhello\r\n0\r\n\r\n"
+    with own_server.connect() as client:
+        client.sendall((b"GET /1 HTTP/1.1\r\n" + HOST + b"\r\n") * earlier + head)
         received = receive_until(client, b"HTTP/1.1 100 Continue\r\n\r\n")
-        client.sendall(b"hello" if b"Length" in framing else b"5\r\nhello\r\n0\r\n\r\n")
+        client.sendall(body)
         responses = answers(received + read_all(client))
     assert [response.status for response in responses] == [*[200] * earlier, 100, 200]
-    assert responses[-1].json["body"] == "hello"
-
-
-@pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
-def test_no_100_continue_for_a_received_body_or_http_1_0(echo_server, version):
-    head = b"POST / " + version + b"\r\n" + HOST + CLOSE + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n"
-    with echo_server.connect() as client:
-        if version == b"HTTP/1.0":
-            client.sendall(head)
+    responses += own_server.exchange(head + body)
+    if b"Length" in framing:
+        with own_server.connect() as client:
+            client.sendall(head.replace(b"HTTP/1.1", b"HTTP/1.0"))
             time.sleep(0.05)
-            head = b""
-        client.sendall(head + b"hello")
-        (response,) = answers(read_all(client))
-    assert response.json["body"] == "hello"
+            client.sendall(body)
+            responses += answers(read_all(client))
+    assert {response.json["body"] for response in responses[earlier + 1 :]} == {"hello"}
 
 
 @pytest.mark.parametrize(
@@ -284,27 +265,19 @@ def test_line_break_in_a_value_does_not_add_a_header(sending, kind):
     assert received == b""
 
 
-@pytest.fixture
-def secure(loop, pair, trusting):
+@on_both_loops
+def test_error_responses_are_complete_over_tls_and_one_of_http_1_0_ends_with_an_immediate_close(
+    loop, pair, trusting, monkeypatch
+):
+    monkeypatch.setattr(connection, "LINGER_S", 10 * PATIENCE_S)  # the client must not wait for this
     tls = Tls(read_certificate(*pair)).context
     with serving(lambda: echo_application(("/send", SendingHandler)), loop=loop, tls=tls) as running:
-        yield lambda: trusting.wrap_socket(running.connect(), server_hostname="127.0.0.1")
-
-
-def test_error_responses_are_complete_over_tls(secure):
-    for raw in (b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n"):
-        with secure() as client:
-            client.sendall(raw)
-            (response,) = answers(client.recv(1 << 16))
-        assert (response.status, response.whole) == (400, True)
-
-
-@on_both_loops
-def test_http_1_0_response_over_tls_ends_with_an_immediate_close(secure, monkeypatch):
-    monkeypatch.setattr(connection, "LINGER_S", 10 * PATIENCE_S)  # the client must not wait for this
-    with secure() as client:
-        client.sendall(send("in_steps", version=b"HTTP/1.0"))
-        (response,) = answers(read_all(client))
+        errors = (b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n")
+        for raw in (*errors, send("in_steps", version=b"HTTP/1.0")):
+            with trusting.wrap_socket(running.connect(), server_hostname="127.0.0.1") as client:
+                client.sendall(raw)
+                (response,) = answers(client.recv(1 << 16) if raw in errors else read_all(client))
+            assert (response.status, response.whole) == (400 if raw in errors else 200, True)
     assert response.body == b"hello"
 
 
@@ -318,13 +291,6 @@ def exchange_raw(running, raw):
 # Requests, however they arrive. Each test runs all and reports those that fail: thousands of tests would take longer.
 
 TORNADO_REFUSES = b"HTTP/1.1 400 Bad Request\r\n\r\n"  # it has no length; the connection ends there
-
-
-@pytest.fixture(scope="module")
-def own_server():
-    """A server with this transport and an application that echoes requests."""
-    with serving() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import json
 import logging
 import socket
 import struct
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,22 +22,11 @@ from tornado_signal.settings.settings import LiveSettings, Settings
 from tornado_signal.transport import connection, listener
 
 from .service import TRANSPORTS
-from .waiting import kill, start_holder
 
 LOG = RequestLog(LiveSettings(Settings()))
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 on_both_loops = pytest.mark.parametrize("loop", LOOPS)
 PATIENCE_S = 30.0  # the clients' timeout, which only an error exceeds
-
-
-CLIENTS = """
-import resource, socket, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-clients = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(int(sys.argv[2]))]
-print("ready", flush=True)
-sys.stdin.readline()
-print(sum(client.recv(1) == b"" for client in clients))
-"""
 
 
 class Echo(web.RequestHandler):
@@ -131,6 +119,7 @@ def serving(make=echo_application, *, loop="uvloop", kind="own", tls=None, limit
     log.emit = lambda record: errors.append(log.format(record))
     logging.getLogger().addHandler(log)
     running = Running(loop)
+    log.addFilter(lambda record: record.thread == running.thread.ident)  # those of another server have another thread
     try:
         running.run(running.start(make, kind, tls, limiter))
         try:
@@ -154,16 +143,6 @@ def chopping(*sizes: int) -> Iterator[None]:
     with mock.patch.object(listener, "Connection", Chopped):
         Chopped.sizes = sizes
         yield
-
-
-@contextlib.contextmanager
-def silent_clients(port, number):
-    """Open connections that say nothing. Their process prints at the end how many the server has closed."""
-    process = start_holder(sys.executable, "-c", CLIENTS, str(port), str(number))
-    try:
-        yield process
-    finally:
-        kill(process)
 
 
 def reset(client: socket.socket) -> None:
