@@ -35,13 +35,12 @@ FAMILIES = {
     ),
     "containers": (
         "system/test_containers.py",
-        "Containerfile .dockerignore compose*.yaml examples/containers docs/containers.md tests/support/containers.py "
+        "Containerfile .dockerignore compose*.yaml examples/containers docs/containers.md "
         "tornado_signal/__main__.py tornado_signal/settings",
     ),
     "systemd": (
         "system/test_systemd_real.py",
-        "systemd docs/systemd.md tests/support/machine.py tests/support/service_manager.py tornado_signal/process "
-        "tornado_signal/system",
+        "systemd docs/systemd.md tests/support/service_manager.py tornado_signal/process tornado_signal/system",
     ),
     "proxies": (
         "system/test_proxies.py",

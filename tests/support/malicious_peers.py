@@ -89,26 +89,3 @@ KINDS = {
     **{name: ("negotiation", messages) for name, messages in NEGOTIATION.items()},
     **{name: ("file", messages) for name, messages in FILES.items()},
 }
-# Texts of sessions for the commands, all of which the server accepts.
-CONTROLS = (*range(0x20), 0x7F, 0x80, 0x85, 0x90, 0x9B, 0x9D)
-TEXTS = {
-    **{f"control character {code:02x}": f"a{chr(code)}b" for code in CONTROLS},
-    "cleared screen": "\x1b[2J\x1b[H",
-    "title": "\x1b]0;title\x07",
-    "link": "\x1b]8;;https://other.example\x1b\\link\x1b]8;;\x1b\\",
-    "colors": "\x1b[31;5m",
-    "clipboard": "\x1b]52;c;eA==\x07",
-    "request for a response": "\x1b[c\x1b[6n\x05",
-    "overwritten line": "a\rb\x08c",
-    "reversed order": "\u202eabc\u202d\u2066\u2069\u200f",
-    "invisible characters": "\u200b\u200d\u2060\ufeff\u00ad",
-    "other line breaks": "a\u2028b\u2029c\x0bd\x0ce\x1cf",
-    "no characters": "\uffff\ufffe\U0010ffff\ue000",
-    "tags": "\U000e0041\U000e007f",
-    "many marks": "a" + "\u0301" * 1000,
-    "long text": "x" * 1000,
-    "wide text": "\u65e5\U0001f600" * 200,
-    "JSON": '"}\n{"code": "forged"}',
-    "flag": "--help",
-    "format": "%s%n{0}{x}",
-}

@@ -83,18 +83,25 @@ def install(path: Path, *what: str | Path, python: str = sys.executable) -> Path
     return path / "bin"
 
 
+def download(folder: Path) -> None:
+    """Download what an installation of a checkout for the Python of Debian needs from PyPI."""
+    pip = [sys.executable, "-m", "pip", "--python", "/usr/bin/python3", "--disable-pip-version-check", "download"]
+    extras = SETUP["options.extras_require"]
+    wanted = "".join((SETUP["options"]["install_requires"], extras["auth"], extras["redis"]))
+    do(*pip, "--quiet", "--dest", folder, *BUILD, *wanted.strip().splitlines())
+
+
 def do(*command: str | Path, cwd: Path | None = None, **variables: str) -> str:
     """Run a command that must succeed, and return its output."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHON"))}
     return output(run_command(*command, cwd=cwd, env=environ | variables, stderr=subprocess.STDOUT))
 
 
-def required(minor: str, machine: str, extra: str = "") -> list[Requirement]:
-    """Return the requirements of the server, or of an extra, for a Python on Linux, without markers."""
+def required(minor: str, machine: str) -> list[Requirement]:
+    """Return the requirements of the server for a Python on Linux, without markers."""
     place = {"python_version": minor, "platform_machine": machine, "sys_platform": "linux"}
-    text = SETUP["options.extras_require"][extra] if extra else SETUP["options"]["install_requires"]
     requirements = []
-    for requirement in map(Requirement, text.strip().splitlines()):
+    for requirement in map(Requirement, SETUP["options"]["install_requires"].strip().splitlines()):
         if requirement.marker is None or requirement.marker.evaluate(place):
             requirement.marker = None
             requirements.append(requirement)
