@@ -11,12 +11,13 @@ import itertools
 
 import pytest
 from support.browsers import BOUND_MS
-from support.forwarding import Proxy
+from support.forwarding import Proxy, refuse_with, stay_silent
 from support.proxies import PLAIN, CaddyPath, NginxPath
 from support.waiting import until
 
 HOSTS = ("same host", "other host")
-WEBSOCKETS = ("works", "refused", "hangs", "cut")
+WEBSOCKETS = {"works": {}, "refused": {"refuse": refuse_with(403)}, "hangs": {"refuse": stay_silent}}
+WEBSOCKETS["cut"] = {"cut_s": 10}
 NETWORKS = list(itertools.product(HOSTS, WEBSOCKETS))
 ENTER = "([name, url]) => { window.lobby = room(name, {url}); }"
 ODD = r"a/b\c %2F d;e+f?g#h:i@j&k=l\"m~n🎉.."
@@ -29,7 +30,7 @@ def open_network(server, start_proxy, site, profiles):
     put_before, networks = functools.cache(lambda kind: start_proxy(kind, server.port)), contextlib.ExitStack()
 
     def opening(kind, host, websockets, path=""):
-        network = networks.enter_context(Proxy(put_before(kind).url, websockets=websockets))
+        network = networks.enter_context(Proxy(put_before(kind).url, site=site, **WEBSOCKETS[websockets]))
         origin = network.url if host == "same host" else site.origin
         return [profiles.open(f"{origin}/connect?{network.url}{path}") for _ in range(2)], network
 

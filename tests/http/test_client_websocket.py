@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 from support.certificates import make_pair
-from support.forwarding import Proxy
+from support.forwarding import Proxy, refuse_with, stay_silent
 from support.rpc import until
 from support.service import NOT_FOUND, ORIGIN, TIMEOUT_MS
 from support.tokens import make_token, write_secret
@@ -23,20 +23,8 @@ SECRET = "s" * 16
 OFFER = ("lobby", "i", "o")
 
 
-def refuse_with(status):
-    async def refuse(writer):
-        writer.write(b"HTTP/1.1 %d x\r\nContent-Length: 0\r\n\r\n" % status)
-        writer.close()
-
-    return refuse
-
-
 async def hang_up(writer):
     writer.close()
-
-
-async def stay_silent(writer):
-    await writer.wait_closed()
 
 
 def methods(service):

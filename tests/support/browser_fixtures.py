@@ -1,7 +1,6 @@
 """Fixtures for tests with real browsers."""
 
 import contextlib
-import socket
 import subprocess
 
 import pytest
@@ -14,8 +13,9 @@ from . import npm_package
 from .browsers import TURN_SECRET, Firefox, Profiles, Site
 from .certificates import make_pair
 from .command import Server
-from .forwarding import Proxy
+from .forwarding import Proxy, refuse_with
 from .needs import require
+from .redis_servers import free_port
 from .waiting import end_all, until
 
 
@@ -101,7 +101,7 @@ def server(request):
 def blocking():
     """A function that starts a proxy for a server. The proxy refuses WebSockets."""
     with contextlib.ExitStack() as stack:
-        yield lambda server: stack.enter_context(Proxy(server.url, websockets="refused"))
+        yield lambda server: stack.enter_context(Proxy(server.url, refuse_with(403)))
 
 
 @pytest.fixture
@@ -130,15 +130,7 @@ def serve_turn(tmp_path, address, *options, tls=None):
     With a certificate and its key, it serves TLS at the next port.
     """
     require("turnserver")
-    for _ in range(100):
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            kinds = (socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_STREAM)
-            sockets = [stack.enter_context(socket.socket(type=kind)) for kind in kinds]
-            sockets[0].bind((address, 0))
-            port = sockets[0].getsockname()[1]
-            sockets[1].bind((address, port))
-            sockets[2].bind((address, port + 1))
-            break
+    port = free_port()
     settings = Settings(
         turn_servers=(f"turn:{address}:{port}", *([f"turns:{address}:{port + 1}"] if tls else [])),
         turn_secret_file=VariableSecret("", TURN_SECRET.encode()),

@@ -100,6 +100,20 @@ def temporary(path):
     return str(path.parents[1])
 
 
+@contextlib.contextmanager
+def started(command, profile, pattern, **variables):
+    """Start a browser. Yield its process and what its log says first that matches. An error kills the process."""
+    with (profile / "log").open("w") as log:
+        environ = os.environ | {"TMPDIR": temporary(profile)} | variables
+        process = subprocess.Popen([*map(str, command), "about:blank"], stdout=log, stderr=log, env=environ)
+    try:
+        yield process, until(lambda: re.search(pattern, (profile / "log").read_text()))[1]
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+
+
 def launch_in(kind, enter, path):
     """Start a Playwright browser in a network namespace, through a script at `path`."""
     require("chromium")
@@ -127,15 +141,8 @@ class Windowed:
         require("chromium")
         options = [f"--user-data-dir={profile}", "--headless", "--remote-debugging-port=0", "--no-first-run"]
         profile.mkdir()
-        with (profile / "log").open("w") as log:
-            environ = os.environ | {"TMPDIR": temporary(profile)}
-            self.process = subprocess.Popen(["chromium", *options, *FLAGS, "about:blank"], stderr=log, env=environ)
-        try:
-            match = until(lambda: re.search(r"ws://\S+", (profile / "log").read_text()))
-            self.browser = chromium.connect_over_cdp(match[0], no_defaults=True)
-        except BaseException:
-            self.kill()
-            raise
+        with started(["chromium", *options, *FLAGS], profile, r"(ws://\S+)") as (self.process, url):
+            self.browser = chromium.connect_over_cdp(url, no_defaults=True)
         self.context = self.browser.contexts[0]
         self.context.set_default_timeout(BOUND_MS)
         self.context.grant_permissions(["microphone"])
@@ -160,22 +167,13 @@ class Firefox:
         lines = [f'user_pref("{name}", {json.dumps(value)});\n' for name, value in PREFERENCES.items()]
         (profile / "user.js").write_text("".join(lines))
         options = ["--headless", "--no-remote", "--profile", profile, "--remote-debugging-port", "0"]
-        environ = os.environ | {"HOME": str(profile), "TMPDIR": temporary(profile)}
-        environ["MOZ_DISABLE_CONTENT_SANDBOX"] = "1"  # the sandbox does not work for root
-        with (profile / "log").open("w") as log:
-            command = ["firefox-esr", *map(str, options), "about:blank"]
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environ)
-        self._ids = itertools.count(1)
-        try:
-            match = until(lambda: re.search(r"BiDi listening on (ws://\S+)", (profile / "log").read_text()))
+        environ = {"HOME": str(profile), "MOZ_DISABLE_CONTENT_SANDBOX": "1"}  # the sandbox does not work for root
+        self._ids, log = itertools.count(1), r"BiDi listening on (ws://\S+)"
+        with started(["firefox-esr", *options], profile, log, **environ) as (self.process, url):
             self._open = contextlib.ExitStack()
-            self._socket = self._open.enter_context(connect(f"{match[1]}/session", max_size=None, ping_interval=None))
+            self._socket = self._open.enter_context(connect(f"{url}/session", max_size=None, ping_interval=None))
             self._ask("session.new", capabilities={})
             self._tab = self._ask("browsingContext.getTree")["contexts"][0]["context"]
-        except BaseException:
-            self.process.kill()
-            self.process.wait()
-            raise
 
     def goto(self, url):
         self._ask("browsingContext.navigate", context=self._tab, url=url, wait="complete")

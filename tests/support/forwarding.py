@@ -3,23 +3,30 @@
 import asyncio
 import contextlib
 import threading
-from pathlib import Path
 
 BOUND_S = 30
-CUT_S = 10
-PAGE = Path(__file__).with_name("connect.html")
-FORBIDDEN = b"HTTP/1.1 403 x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+def refuse_with(status):
+    async def refuse(writer):
+        writer.write(b"HTTP/1.1 %d x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" % status)
+        writer.close()
+
+    return refuse
+
+
+async def stay_silent(writer):
+    await writer.wait_closed()
 
 
 class Proxy:
     """A proxy of a server. Enter it before use: with `async with` it runs in the current event loop, else in a thread.
 
-    It also serves the page of `connect_page`, at the same path.
-
     Args:
         server: its URL, or an object with its port on this machine.
-        refuse: called with the writer of each WebSocket handshake. If None, `websockets` decides.
-        websockets: `works`, `refused`, `hangs`, or `cut`, every 10 seconds.
+        refuse: called with the writer of each WebSocket handshake in place of the server.
+        cut_s: seconds after which each WebSocket is cut.
+        site: a `Site` whose page of `connect_page` the proxy also serves, at the same path.
 
     Attributes:
         url, port: the address of the proxy.
@@ -28,9 +35,9 @@ class Proxy:
         opened, ended: the numbers of WebSockets.
     """
 
-    def __init__(self, server, refuse=None, websockets="works"):
+    def __init__(self, server, refuse=None, cut_s=None, site=None):
         self._upstream = int(server.rpartition(":")[2]) if isinstance(server, str) else server.port
-        self.refuse, self.websockets = refuse, websockets
+        self.refuse, self._cut_s, self._site = refuse, cut_s, site
         self.paths, self.opened, self.ended, self._age = [], 0, 0, 0
         self.open = asyncio.Event()
         self.open.set()
@@ -84,25 +91,20 @@ class Proxy:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, TimeoutError):
             await self._forward(reader, writer)
 
-    async def _connect(self):
-        from_server, to_server = await asyncio.open_connection("127.0.0.1", self._upstream)
+    async def _connect(self, port=None):
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", port or self._upstream)
         self._writers.add(to_server)
         return from_server, to_server
 
     async def _forward(self, reader, writer):
         head = await reader.readuntil(b"\r\n\r\n")
         self.paths.append(head.split()[1].decode())
-        if self.paths[-1].startswith("/connect?"):
-            return await self._finish(writer, self._page())
         websocket = b"\r\nupgrade: websocket" in head.lower()
         if websocket and self.refuse is not None:
             return await self.refuse(writer)
-        if websocket and self.websockets == "refused":
-            return await self._finish(writer, FORBIDDEN)
-        if websocket and self.websockets == "hangs":
-            return await reader.read()
+        at_site = self._site is not None and self.paths[-1].startswith("/connect?")
         try:
-            from_server, to_server = await self._connect()
+            from_server, to_server = await self._connect(self._site.server_port if at_site else None)
         except ConnectionError:
             return writer.close()
         if head.startswith(b"CONNECT"):
@@ -111,25 +113,14 @@ class Proxy:
             to_server.write(head)
         self.opened += websocket
         try:
-            async with asyncio.timeout(CUT_S if websocket and self.websockets == "cut" else None):
+            async with asyncio.timeout(self._cut_s if websocket else None):
                 back = self._copy_back if websocket else self._copy
                 await asyncio.gather(self._copy(reader, to_server), back(from_server, writer))
         finally:
             self.ended += websocket
-            if websocket and self.websockets == "cut":
+            if websocket and self._cut_s:
                 writer.transport.abort()
                 to_server.transport.abort()
-
-    async def _finish(self, writer, response):
-        writer.write(response)
-        await writer.drain()
-        writer.close()
-
-    @staticmethod
-    def _page():
-        body = PAGE.read_bytes()
-        kind = b"Content-Type: text/html; charset=utf-8\r\n"
-        return b"HTTP/1.1 200 x\r\nConnection: close\r\n%bContent-Length: %d\r\n\r\n%b" % (kind, len(body), body)
 
     async def _copy(self, reader, writer):
         age = self._age
