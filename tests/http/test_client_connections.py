@@ -135,12 +135,12 @@ async def test_clients_of_several_origins_meet_only_if_the_protocol_is_shared_an
                 await clients[who].send(hello.replace("WHO", who))
             if name in ("tracker", "nostr"):
                 await clients[who].receive()
-            await (await clients[who].socket.ping())
+            await clients[who].ping()
         (_, second), *others = clients.items()
         for who, socket in others if sent else ():
             event = json.dumps(["EVENT", make_event("room", who)])
             await socket.send(event if name == "nostr" else sent.replace("WHO", who))
-            await (await socket.socket.ping())
+            await socket.ping()
         heard = [str(await second.receive()) for _ in range(1 + shared)]
         assert not sent or all(who in text for (who, _), text in zip(others[not shared :], heard, strict=True))
         with pytest.raises(TimeoutError):
@@ -303,7 +303,7 @@ async def test_unexpected_error_closes_the_connection_and_ends_the_message(
 @pytest.mark.parametrize("path", MESSAGES)
 async def test_large_message_is_charged_for_each_16_kib(path, service, charged):
     async with open_socket(service, path) as socket:
-        await (await socket.socket.ping())
+        await socket.ping()
         charged.clear()
         await socket.send('{"jsonrpc":"2.0","id":1,"method":"health"}'.ljust(33 * 1024))
         await until(lambda: charged)
@@ -523,7 +523,7 @@ async def test_payload_is_delivered_if_it_is_json(protocol, unusual, service):
         await receiver.receive()  # its hello has been handled
         for message, value in json_vectors.messages(template, unusual=unusual):
             expected[message] = [parse(value)] if value else []
-            await sender.socket.send(message, text=is_text(message))
+            await sender.send(message.decode() if is_text(message) else message)
             await sender.send((template % json.dumps(LAST).encode()).decode())
             found[message] = []
             while (

@@ -28,7 +28,12 @@ class RawClient:
 
     async def send(self, message):
         """Send text or bytes unchanged, or anything else as JSON."""
-        await self.socket.send(message if isinstance(message, str | bytes) else json.dumps(message))
+        async with asyncio.timeout(BOUND_S):
+            await self.socket.send(message if isinstance(message, str | bytes) else json.dumps(message))
+
+    async def ping(self):
+        """Wait until the server has read everything sent before."""
+        await asyncio.wait_for(await self.socket.ping(), BOUND_S)
 
     async def subscribe(self, *topics):
         await self.send({"type": "subscribe", "topics": topics})
