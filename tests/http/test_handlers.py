@@ -139,14 +139,11 @@ STUN = ("stun:stun.example:3478", "stun:[2001:db8::1]")
 TURN = ("turn:turn.example:3478?transport=udp", "turns:turn.example")
 
 
-async def test_stun_servers_are_offered_by_default_and_a_response_without_servers_has_an_expiry(start_service):
+async def test_ice_servers_expire_and_those_of_turn_have_timed_passwords(start_service, secret_file, monkeypatch):
     urls = ["stun:stun.cloudflare.com:3478", "stun:stun.l.google.com:19302"]
     for settings, servers in (({}, [{"urls": urls}]), ({"stun_servers": ()}, [])):
         service = await start_service(**settings)
         assert await service.get("/ice-servers") == {"iceServers": servers, "expiresAt": NOW_MS + DAY_MS}
-
-
-async def test_turn_servers_come_with_timed_passwords(start_service, secret_file, monkeypatch):
     service = await start_service(stun_servers=STUN, turn_servers=TURN, turn_secret_file=secret_file, turn_ttl_s=600)
     service.clock.ms += 999
     response = await service.call("GET", "/ice-servers")

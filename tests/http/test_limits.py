@@ -175,6 +175,9 @@ def test_each_closed_connection_frees_its_place():
     limits.disconnected("192.0.2.9", 503)
     limits.disconnected("192.0.2.0", 0)
     assert limits.connected("192.0.2.9", 0) == 0
+    limits.disconnected("192.0.2.9", 0)
+    limits.block(ipaddress.ip_network("192.0.2.8/31"), 0)
+    assert [limits.connected(address, 0) for address in ("192.0.2.9", "192.0.2.10")] == [429, 0]
     assert Limits(Settings(max_connections=5), 0).connected("192.0.2.1", 0).reject_status == 503
 
 

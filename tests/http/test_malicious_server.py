@@ -17,6 +17,7 @@ from websockets.asyncio.server import serve
 from tornado_signal_client import SignalClient, SignalError, http, polls, rpc, servers, tasks
 
 BOUND_S = 60
+KINDS = [malicious.RESPONSES, malicious.MESSAGES]
 CODES = {"timeout", "not-a-server", "server-unreachable", "invalid-request", "server-busy"}
 
 
@@ -41,12 +42,18 @@ async def client_of(handle, **options):
             yield client
 
 
-@pytest.mark.parametrize("name", malicious.RESPONSES)
-async def test_nonsense_as_a_response_is_an_error_with_a_code(url, monkeypatch, name):
+@pytest.mark.parametrize(("websocket", "name"), [(kind is malicious.MESSAGES, name) for kind in KINDS for name in kind])
+async def test_nonsense_is_an_error_with_a_code(websocket, name, url, websocket_url, monkeypatch):
     monkeypatch.setattr(http, "RESPONSE_S", 1.0)
-    async with SignalClient(f"{url}/{name.replace(' ', '-')}", retry_timeout_s=0, websocket=False) as client:
-        with malicious.bounded_memory(), pytest.raises(SignalError) as caught:
-            await asyncio.wait_for(anext(client.topic_events("lobby")), BOUND_S)
+    target = f"{websocket_url if websocket else url}/{name.replace(' ', '-')}"
+    # The WebSocket's server is in this process.
+    bounded = contextlib.nullcontext() if websocket else malicious.bounded_memory()
+    async with (
+        SignalClient(target, retry_timeout_s=0, websocket=websocket) as client,
+        aclosing(client.topic_events("lobby")) as events,
+    ):
+        with bounded, pytest.raises(SignalError) as caught:
+            await asyncio.wait_for(anext(events), BOUND_S)
     assert caught.value.code in CODES
     assert (caught.value.retry_after_s or 0) <= 3600
 
@@ -80,9 +87,7 @@ USES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("use", "kinds"), [*zip(USES, [malicious.RESPONSES, malicious.MESSAGES], strict=True)], ids=USES
-)
+@pytest.mark.parametrize(("use", "kinds"), [*zip(USES, KINDS, strict=True)], ids=USES)
 def test_nonsense_is_an_error_with_a_code_for_the_browser_module(url, websocket_url, node, use, kinds):
     base = websocket_url if use == "a WebSocket" else url
     urls = [f"{base}/{name.replace(' ', '-')}" for name in kinds]
@@ -102,15 +107,6 @@ def test_memory_of_the_browser_module_is_bounded(url, name):
         assert process.evaluate(f"({code})('empty-object')") in CODES | {"dropped"}
         with malicious.bounded_memory(process.pid, malicious.MAX_NODE_GROWTH_KIB):
             assert process.evaluate(f"({code})('{name.replace(' ', '-')}')") in CODES | {"dropped"}
-
-
-@pytest.mark.parametrize("name", malicious.MESSAGES)
-async def test_nonsense_over_a_websocket_is_an_error_with_a_code(websocket_url, name):
-    async with SignalClient(f"{websocket_url}/{name.replace(' ', '-')}", retry_timeout_s=0) as client:
-        async with aclosing(client.topic_events("lobby")) as events:
-            with pytest.raises(SignalError) as caught:
-                await asyncio.wait_for(anext(events), BOUND_S)
-        assert caught.value.code in CODES
 
 
 async def test_repeated_number_of_a_subscription_is_an_error():

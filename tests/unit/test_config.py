@@ -235,6 +235,8 @@ def test_every_source_yields_the_same_value(name, toml):
             path = toml(f"{name} = {form}\n")
             assert load_settings("--config", path, env=env) == expected
         assert load_settings(env=env | {CONFIG_VARIABLE: path}) == expected
+    if "true" in TABLE[name][0]:  # a switch
+        assert load_settings(setting.flag) == dataclasses.replace(Settings(), **{name: True})
 
 
 def test_flag_wins_over_environment_over_file_over_default(toml):
@@ -257,6 +259,8 @@ def test_flag_wins_over_environment_over_file_over_default(toml):
         load_settings("--port", "1", env={"TORNADO_SIGNAL_PORT": "x"})
     with pytest.raises(ConfigError, match="key port"):
         load_settings("--port", "1", "--config", toml("port = 'x'"))
+    unrelated = {"PORT": "1", "TORNADO_SIGNALS": "x", "tornado_signal_port": "2"}
+    assert load_settings("--config", toml("# nothing\n"), env=unrelated) == Settings()
 
 
 @pytest.mark.parametrize("name", NEEDS)
@@ -274,15 +278,6 @@ def test_setting_without_an_effect_is_refused(name, toml):
     assert load_settings("--auth-audience", "none", "--redis-sentinel-user", "none")
     # A command knows only some flags of the server, which can have the needed one.
     assert load(PARSER.parse_args(["health"]), {setting.variable: text} if name[:4] != "tls_" else {})
-
-
-@pytest.mark.parametrize("name", ["start_empty_if_damaged", "access_log"])
-def test_switch_needs_no_value_on_the_command_line(name):
-    flag, variable = BY_NAME[name].flag, {BY_NAME[name].variable: "true"}
-    on = dataclasses.replace(Settings(), **{name: True})
-    assert load_settings(flag) == load_settings(env=variable) == on
-    assert load_settings(flag, "--port", "1") == dataclasses.replace(on, port=1)
-    assert load_settings(f"{flag}=false", env=variable) == Settings()
 
 
 @pytest.mark.parametrize(
@@ -315,11 +310,6 @@ def test_commands_have_only_their_own_flags():
         load(PARSER.parse_args(["check"]), {"TORNADO_SIGNAL_PORT": "x"})
     assert PARSER.parse_args(["serve", "--check"]).check
     assert not PARSER.parse_args(["serve"]).check
-
-
-def test_empty_file_and_unrelated_environment_set_nothing(toml):
-    env = {"PORT": "1", "TORNADO_SIGNALS": "x", "tornado_signal_port": "2"}
-    assert load_settings("--config", toml("# nothing\n"), env=env) == Settings()
 
 
 @pytest.mark.parametrize("name", BY_NAME)

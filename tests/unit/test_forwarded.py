@@ -183,9 +183,6 @@ def test_networks_with_several_clients_are_shown_as_one():
     shown = with_networks({f"192.0.2.{number}": one for number in range(3)} | {"198.51.100.1": one, "": one})
     assert shown["192.0.2.0/24"] == (Counts(6, 3, 0), Counts(3, 0, 0))
     assert shown.keys() - {"192.0.2.0", "192.0.2.1", "192.0.2.2"} == {"192.0.2.0/24", "198.51.100.1", ""}
-
-
-def test_network_of_a_client():
     networks = dict.fromkeys(("192.0.2.0/24", "2001:db8:1::/48", "", OTHERS), OTHERS)
     networks |= {"192.0.2.1": "192.0.2.0/24", "2001:db8:1:2::/64": "2001:db8:1::/48", "2001:db8::1": "2001:db8::/48"}
     assert {name: network_of(name) for name in networks} == networks

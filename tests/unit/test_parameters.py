@@ -44,12 +44,9 @@ def test_every_topic_can_be_written_in_a_path(topic):
     assert decode_segment(data.replace(b"%", b"%25").decode("latin-1")) == topic
 
 
-@pytest.mark.parametrize(
-    ("segment", "topic"),
-    [("a+b", "a+b"), ("a%2Bb", "a+b"), ("a%2fb", "a/b"), ("%00", "\x00"), ("%2525", "%25"), ("%F0%9F%98%80", ASTRAL)],
-)
-def test_topics_are_decoded_exactly_once(segment, topic):
-    assert decode_segment(segment) == topic
+def test_topics_are_decoded_exactly_once():
+    topics = {"a+b": "a+b", "a%2Bb": "a+b", "a%2fb": "a/b", "%00": "\x00", "%2525": "%25", "%F0%9F%98%80": ASTRAL}
+    assert {segment: decode_segment(segment) for segment in topics} == topics
 
 
 def test_whole_numbers_in_a_query_and_in_a_body():
