@@ -126,17 +126,21 @@ def test_token_is_required_and_the_command_acts_and_explains(start, token):
 
 
 def test_all_workers_are_shown_and_act(share, token):
-    server = share("--admin-token-file", token, "--workers", "2")
+    server = share("--admin-token-file", token, "--workers", "2", "--allowed-origins", ORIGIN)
     headers = {"Authorization": f"Bearer {TOKEN}"}
     assert ask(server)[0] == 401
     for _ in range(20):
         server.offer()
+        assert server.call("/health", origin=OTHER)[0] == 403
     until(lambda: len(ask(server, **headers)[1]["processes"]) == 2)
     state = ask(server, **headers)[1]
     assert names(state) == [f"{server.port}/{worker}" for worker in (1, 2)]
     assert sum(process["figures"]["created_total"] for process in state["processes"]) == 20
     assert {process["state"] for process in state["processes"]} == {"serving"}
     assert state["store"]["origins"] == [{"origin": ORIGIN, "unanswered_sessions": 20, "topics": 1}]
+    assert {row["origin"] for each in state["processes"] for row in each["refused_origins"]} == {OTHER}
+    *_, heads, row = admin_page(state).splitlines()
+    assert (heads.split("  ")[0], row.split()) == ("REFUSED ORIGIN", [OTHER, "20"])
 
     def block():
         result = ask(server, "/actions/block", {"address": "192.0.2.1", "seconds": 60}, **headers)[1]
@@ -156,19 +160,6 @@ def test_all_workers_are_shown_and_act(share, token):
     assert ask(server, "/actions/block", {"address": "x", "seconds": 1}, **headers)[0] == 400
     assert ask(server, "/actions/drain", {}, **headers)[0] == 200
     assert server.wait() == 0
-
-
-def test_refused_origins_of_all_workers_and_servers_are_counted(share):
-    flags = ("--allowed-origins", ORIGIN)
-    servers = [share(*flags, "--workers", "2"), share(*flags)]
-    until(lambda: len(ask(servers[0])[1]["processes"]) == 3)
-    for server in servers:
-        for _ in range(10):
-            assert server.call("/health", origin=OTHER)[0] == 403
-    state = ask(servers[1])[1]
-    assert {row["origin"] for each in state["processes"] for row in each["refused_origins"]} == {OTHER}
-    *_, heads, row = admin_page(state).splitlines()
-    assert (heads.split("  ")[0], row.split()) == ("REFUSED ORIGIN", [OTHER, "20"])
 
 
 async def test_servers_that_share_a_redis_are_one(share):

@@ -85,31 +85,23 @@ def test_shard_without_replicas_is_refused(cluster, servers, primary, slots, wai
     publishers.end()
 
 
+@pytest.mark.parametrize("whose", ["servers", "all"])
 @pytest.mark.parametrize("lost", ["to", "from", "both"])
-def test_servers_cut_off_from_a_primary_refuse_its_slots_only(lost, servers, primary, slots, waiters, publish):
-    ways = {"to": f"ip saddr {SERVER} ip daddr {primary.host}", "from": f"ip saddr {primary.host} ip daddr {SERVER}"}
-    publishers, others = publish(servers), publish(servers, 1, set(range(16_384)) - slots)
-    publishers.wait_for(20, slots)
-    with dropping(*(ways.values() if lost == "both" else [ways[lost]])):
-        publishers.wait_for_refusal()
-        others.wait_for(20)
-    publishers.wait_for(20, slots)
-    publishers.end()
-    others.end()
-    assert set(others.statuses) == {200}
-
-
-@pytest.mark.parametrize("lost", ["to", "from", "both"])
-def test_primary_that_is_cut_off_is_replaced_and_returns_as_a_replica(
-    lost, cluster, servers, primary, slots, waiters, publish
-):
-    ways = {"to": f"ip daddr {primary.host}", "from": f"ip saddr {primary.host}"}
+def test_cut_off_primary_is_refused_or_replaced(whose, lost, cluster, servers, primary, slots, waiters, publish):
+    """Servers that alone are cut off refuse its slots. Otherwise it is replaced, and returns as a replica."""
+    ours, to_us = (f"ip saddr {SERVER} ", f" ip daddr {SERVER}") if whose == "servers" else ("", "")
+    ways = {"to": f"{ours}ip daddr {primary.host}", "from": f"ip saddr {primary.host}{to_us}"}
     publishers, others = publish(servers[:2]), publish(servers[:2], 1, set(range(16_384)) - slots)
     publishers.wait_for(20, slots)
     with dropping(*(ways.values() if lost == "both" else [ways[lost]])):
-        until(lambda: cluster.replaced(primary))
-        publishers.wait_for(20, slots)
-    primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
+        if whose == "servers":
+            publishers.wait_for_refusal()
+            others.wait_for(20)
+        else:
+            until(lambda: cluster.replaced(primary))
+            publishers.wait_for(20, slots)
+    if whose == "all":
+        primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
     publishers.wait_for(20, slots)
     publishers.end()
     others.end()

@@ -373,25 +373,28 @@ def test_failed_start_sends_no_ready_notification(start, manager, tmp_path):
         manager.recv(4096)
 
 
-@pytest.fixture
-def passed():
-    """Sockets to pass on: two for the public listener, one for the admin's."""
-    with contextlib.ExitStack() as stack:
-        addresses = [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6), ("127.0.0.1", socket.AF_INET)]
-        yield [stack.enter_context(socket.create_server((name, 0), family=kind)) for name, kind in addresses]
-
-
-def test_passed_sockets_replace_address_and_port(start, passed):
-    public, other, admin = passed
+def test_passed_sockets_replace_address_and_port_and_keep_clients_for_the_next_process(start):
+    addresses = [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6), ("127.0.0.1", socket.AF_INET)]
     names = "tornado-signal.socket:tornado-signal.socket:admin"
-    server = start("--address", "192.0.2.1", passed=passed, port=1, LISTEN_FDNAMES=names)
-    where = [f"http://127.0.0.1:{public.getsockname()[1]}", f"http://[::1]:{other.getsockname()[1]}"]
-    assert [line.split(" on ")[1].strip() for line in server.log if "listening" in line][:2] == where
-    assert server.admin_url == f"http://127.0.0.1:{admin.getsockname()[1]}"
-    for base in where:
-        assert server.call("/health", base=base)[0] == 200
-    assert server.ask_admin("/readyz")[0] == 200
-    assert server.stop() == 0
+    with contextlib.ExitStack() as stack:
+        passed = [stack.enter_context(socket.create_server((name, 0), family=kind)) for name, kind in addresses]
+        public, other, admin = (each.getsockname()[1] for each in passed)
+        server = start("--address", "192.0.2.1", passed=passed, port=1, LISTEN_FDNAMES=names)
+        where = [f"http://127.0.0.1:{public}", f"http://[::1]:{other}"]
+        assert [line.split(" on ")[1].strip() for line in server.log if "listening" in line][:2] == where
+        assert server.admin_url == f"http://127.0.0.1:{admin}"
+        for base in where:
+            assert server.call("/health", base=base)[0] == 200
+        assert server.ask_admin("/readyz")[0] == 200
+        server.url, code = where[0], server.offer()
+        assert server.stop() == 0
+        waiting = [stack.enter_context(connect(server)) for _ in range(100)]
+        for client in waiting:
+            client.sendall(request("GET", "/lobby/sessions"))
+        second = start(passed=passed[:1])
+        for client in waiting:
+            assert code.encode() in client.recv(4096)
+        assert second.stop() == 0
 
 
 def test_file_of_a_passed_unix_socket_stays(start, tmp_path, monkeypatch):
@@ -409,17 +412,3 @@ def test_file_of_a_passed_unix_socket_stays(start, tmp_path, monkeypatch):
             assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
         assert server.stop() == 0
         assert path.is_socket()
-
-
-def test_passed_socket_keeps_clients_for_the_next_process(start, passed):
-    first = start(passed=passed[:1])
-    code = first.offer()
-    with contextlib.ExitStack() as stack:
-        assert first.stop() == 0
-        waiting = [stack.enter_context(connect(first)) for _ in range(100)]
-        for client in waiting:
-            client.sendall(request("GET", "/lobby/sessions"))
-        second = start(passed=passed[:1])
-        for client in waiting:
-            assert code.encode() in client.recv(4096)
-    assert second.stop() == 0
