@@ -58,15 +58,11 @@ def test_nonsense_is_one_line_of_error(urls, arguments, name):
     check_error(*arguments, "--url", f"{urls['']}/{name.replace(' ', '-')}", command=CLIENT)
 
 
-def test_too_many_ice_servers_are_one_line_of_error(urls):
-    check_error("check-ice", "--url", f"{urls['']}/many-ICE-servers", command=CLIENT)
-
-
-@pytest.mark.parametrize("name", ["wrong ICE port", "control characters in ICE"])
-def test_nonsense_as_the_url_of_an_ice_server_is_one_line_of_error(urls, name):
-    ended = call("check-ice", "--url", f"{urls['']}/{name.replace(' ', '-')}", command=CLIENT)
-    assert ended.returncode == 1
-    assert ended.stderr.count("\n") == 1
+@pytest.mark.parametrize("name", ["many-ICE-servers", "wrong-ICE-port", "control-characters-in-ICE"])
+def test_nonsense_as_ice_servers_is_one_line_of_error(urls, name):
+    with malicious.bounded_memory():
+        ended = call("check-ice", "--url", f"{urls['']}/{name}", command=CLIENT)
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
     assert (ended.stderr + ended.stdout).replace("\n", "").isprintable()
 
 

@@ -250,18 +250,6 @@ def test_directory_on_a_read_only_filesystem_is_refused_by_name(used, start, tmp
         refused(done, "cannot open the database in data", "--data-dir")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_ends_the_server_despite_an_open_connection(number, start):
-    server = start("--admin-port", 0)
-    with connect(server) as idle:
-        code = server.offer()
-        assert server.stop(number) == 0
-        assert idle.recv(1) == b""
-    assert [line.split(": ", 1)[1] for line in server.log[-2:]] == ["stopping: draining\n", "stopped\n"]
-    assert not [line for line in server.log if " INFO tornado_signal" not in line]
-    assert start().codes() == [code]
-
-
 def fill(server, count=120):
     """Publish offers whose listing no buffer holds."""
     for number in range(count):

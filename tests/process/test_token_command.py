@@ -8,7 +8,6 @@ from support.tokens import MAKERS, make_token, private_pem, public_pem, write_se
 from support.waiting import output
 
 ALGORITHMS = ["HS256", *MAKERS]
-SOON_S = int(time.time()) + 86_400
 
 
 @pytest.fixture(params=ALGORITHMS)
@@ -49,19 +48,11 @@ def test_server_accepts_the_token_and_check_explains_it(pair, start, tmp_path):
         assert (done.returncode, done.stdout, text in done.stderr) == (status, "", True)
 
 
-@pytest.mark.parametrize(
-    ("claims", "reason"),
-    [
-        ({"exp": 5}, "token expired"),
-        ({"exp": SOON_S, "origin": "https://a.example"}, "token for another origin"),
-        ({"exp": 1000 * SOON_S}, "token with exp more than ten years ahead; exp is in seconds"),
-    ],
-)
-def test_check_says_why_a_token_is_refused(claims, reason, tmp_path):
-    keys = write_secret(tmp_path / "keys")
-    refused = check(make_token(claims), "--key", keys, "--origin", "https://app.example")
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr == f"tornado-signal: the server would refuse it: {reason}\n"
+def test_check_says_why_a_token_is_refused(tmp_path):
+    token = make_token({"exp": int(time.time()) + 86_400, "origin": "https://a.example"})
+    refused = check(token, "--key", write_secret(tmp_path / "keys"), "--origin", "https://app.example")
+    said = "tornado-signal: the server would refuse it: token for another origin\n"
+    assert (refused.returncode, refused.stdout, refused.stderr) == (1, "", said)
 
 
 @pytest.mark.parametrize(

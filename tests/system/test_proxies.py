@@ -261,31 +261,28 @@ async def test_large_body_is_refused_once_and_a_long_listing_arrives_whole(throu
     assert [each["info"] for each in response.json["sessions"]] == [str(number) for number in reversed(range(40))]
 
 
-async def test_events_pass_the_proxy_immediately(through):
-    """Though nothing follows them: the answer to a wait, and events of a stream."""
-    async with open_stream(through.proxy.port, "/lobby/events", tls=through.tls) as stream:
-        assert (stream.status, stream.headers["Content-Type"]) == (200, "text/event-stream")
-        for _ in range(3):
-            code = (await through.post("/lobby/offer", **OFFER))["code"]
-            (event,) = await asyncio.wait_for(stream.take(), BOUND_S)
-            assert (event.name, event.data["code"]) == ("session", code)
-        waiting = asyncio.create_task(through.post("/poll", code=code, side="offerer", wait=60))
-        await until(lambda: waits(through) == 2)
-        await through.post("/answer", code=code, side="answerer", answer="a")
-        assert (await asyncio.wait_for(waiting, BOUND_S))["answer"] == "a"
-
-
-async def test_disconnected_client_releases_its_connections(through):
+async def test_events_pass_the_proxy_immediately_and_a_disconnected_client_releases_its_connections(through):
+    """Though nothing follows them: events of a stream, and the answer to a wait."""
     code = (await through.post("/lobby/offer", **OFFER))["code"]
     async with (
-        open_stream(through.proxy.port, "/lobby/events", tls=through.tls),
+        open_stream(through.proxy.port, "/lobby/events", tls=through.tls) as stream,
         open_stream(through.proxy.port, f"/events?code={code}&side=offerer", tls=through.tls),
         through.connect() as waiting,
         through.connect() as looking,
     ):
-        await waiting.send(request("POST", "/poll", {"code": code, "side": "offerer", "wait": 60}))
+        assert (stream.status, stream.headers["Content-Type"]) == (200, "text/event-stream")
+        assert [each.data["code"] for each in await asyncio.wait_for(stream.take(), BOUND_S)] == [code]
+        for _ in range(3):
+            later = (await through.post("/lobby/offer", **OFFER))["code"]
+            (event,) = await asyncio.wait_for(stream.take(), BOUND_S)
+            assert (event.name, event.data["code"]) == ("session", later)
         await looking.send(request("GET", "/other/sessions?wait=60"))
-        await until(lambda: waits(through) == 4)
+        for target, body in ((later, {"answer": "a"}), (code, None)):
+            await waiting.send(request("POST", "/poll", {"code": target, "side": "offerer", "wait": 60}))
+            await until(lambda: waits(through) == 4)
+            if body:
+                await through.post("/answer", code=target, side="answerer", **body)
+                assert (await asyncio.wait_for(waiting.receive("POST"), BOUND_S)).json["answer"] == "a"
     await until(lambda: waits(through) == 0)
 
 
