@@ -94,7 +94,7 @@ async def refusal(service, method, path):
     return response.status, response.json["error"]
 
 
-async def test_metrics_are_served_without_the_data_directory(service):
+async def test_metrics_need_no_data_directory_and_an_internal_error_is_logged(service, monkeypatch, caplog):
     data = service.settings.data_dir
     aside = data.rename(data.with_name("aside"))
     data.touch()
@@ -104,9 +104,6 @@ async def test_metrics_are_served_without_the_data_directory(service):
     assert response.status == 200
     assert b"\ntornado_signal_store_available 1.0\n" in response.body
     assert b"store_size_bytes" not in response.body
-
-
-async def test_internal_error_is_500_and_logged(service, monkeypatch, caplog):
     monkeypatch.setattr(service.store, "probe", lambda: 1 / 0)
     assert await refusal(service, "GET", "/readyz") == (500, "Internal server error")
     assert [record.exc_info[0] for record in caplog.records if record.levelno >= logging.ERROR] == [ZeroDivisionError]
@@ -365,7 +362,8 @@ async def test_connections_that_end_while_topics_are_found_are_left_out(start_se
     assert (origin["held_offers"], origin["websockets"]) == (3, {"/ws": 6})
 
 
-async def test_addresses_show_how_much_of_each_limit_they_use(start_service):
+async def test_largest_addresses_show_how_much_of_each_limit_they_use(start_service, monkeypatch):
+    monkeypatch.setattr(status, "SLICE", 7)
     settings = {"max_connections_per_address": 4, "rate_per_address": 10, "max_sessions_per_address": 10}
     service = await start_service(unlimited_addresses=(), **settings)
     async with service.connect(), service.connect():
@@ -378,10 +376,7 @@ async def test_addresses_show_how_much_of_each_limit_they_use(start_service):
     assert 0.4 < used["sessions"] <= 0.5
     assert 0.02 < used["requests"] < 0.06
     assert 0 < used["bytes"] < 0.01
-
-
-async def test_largest_of_many_addresses_are_shown(service, monkeypatch):
-    monkeypatch.setattr(status, "SLICE", 7)
+    service = await start_service(max_connections_per_address=100)
     for number in range(50):
         for _ in range(number):
             service.shared.limits.connected(f"198.51.100.{number}", 0)
@@ -454,7 +449,17 @@ async def test_clients_of_an_origin_a_topic_a_session_or_a_token_are_closed_and_
             await asyncio.wait_for(stream.reader.read(), BOUND_S)
 
 
-async def test_sessions_of_a_code_or_a_topic_are_withdrawn_and_others_stay(service):
+def logged_actions(caplog):
+    """The logged actions of an operator on this machine."""
+    records = [record for record in caplog.records if record.name == "tornado_signal.operator.actions"]
+    assert {record.levelname for record in records} <= {"WARNING"}
+    return [record.getMessage().removeprefix("operator at 127.0.0.1: ") for record in records]
+
+
+async def test_sessions_are_withdrawn_and_actions_logged_without_data_of_peers(service, monkeypatch, caplog):
+    def sessions(*_):
+        raise Unavailable("test")
+
     first, _ = [await service.offer("lobby") for _ in range(2)]
     await service.post("/lobby/offer", info="me", offer="owned", secret=PEER_SECRET)
     await service.offer("attic")
@@ -465,6 +470,14 @@ async def test_sessions_of_a_code_or_a_topic_are_withdrawn_and_others_stay(servi
     assert await act(service, "withdraw", origin=ORIGIN, topic="lobby") == {"sessions": 2}
     assert await service.topics() == [("attic", 1)]
     assert await service.topics(origin=OTHER) == [("lobby", 1)]
+    caplog.clear()
+    await act(service, "withdraw", origin='an "origin"\nwith lines', topic="a topic")
+    monkeypatch.setattr(service.shared.store, "sessions", sessions)
+    await act(service, "withdraw", 503, origin=ORIGIN, topic="a topic")
+    assert logged_actions(caplog) == [
+        r'withdraw {"origin": "an \"origin\"\nwith lines"}: {"sessions": 0}',
+        'withdraw {"origin": "https://app.example"}: {"error": "Unavailable"}',
+    ]
 
 
 async def test_connections_that_end_during_an_action_are_left_out(service, monkeypatch, caplog):
@@ -475,26 +488,6 @@ async def test_connections_that_end_during_an_action_are_left_out(service, monke
             await stack.enter_async_context(open_socket(service))
         assert await act(service, "disconnect", origin=ORIGIN) == {"connections": 1}
     assert logged_actions(caplog) == ['disconnect {"origin": "https://app.example"}: {"connections": 1}']
-
-
-def logged_actions(caplog):
-    """The logged actions of an operator on this machine."""
-    records = [record for record in caplog.records if record.name == "tornado_signal.operator.actions"]
-    assert {record.levelname for record in records} <= {"WARNING"}
-    return [record.getMessage().removeprefix("operator at 127.0.0.1: ") for record in records]
-
-
-async def test_actions_are_logged_without_data_of_peers_and_also_if_they_fail(service, monkeypatch, caplog):
-    def sessions(*_):
-        raise Unavailable("test")
-
-    await act(service, "withdraw", origin='an "origin"\nwith lines', topic="a topic")
-    monkeypatch.setattr(service.shared.store, "sessions", sessions)
-    await act(service, "withdraw", 503, origin=ORIGIN, topic="a topic")
-    assert logged_actions(caplog) == [
-        r'withdraw {"origin": "an \"origin\"\nwith lines"}: {"sessions": 0}',
-        'withdraw {"origin": "https://app.example"}: {"error": "Unavailable"}',
-    ]
 
 
 async def test_idle_connection_of_a_proxy_stays_and_its_websocket_is_closed(start_service):
