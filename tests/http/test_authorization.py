@@ -518,12 +518,6 @@ def test_caches_of_tokens_and_of_topics_are_bounded(keys, monkeypatch):
 # Live connections
 
 
-async def let_expire(service, pass_time):
-    """Turn the clocks of the service and of the loop."""
-    service.clock.ms += 50_000
-    await pass_time(50)
-
-
 async def test_connections_end_after_their_token_unless_it_is_renewed(pass_time, service):
     token = token_of(service, 10)
     query = urlencode({"token": token})
@@ -542,7 +536,8 @@ async def test_connections_end_after_their_token_unless_it_is_renewed(pass_time,
         later = token_of(service, 600)
         assert await renewed.call("authorize", token=later) == {"expiresAt": service.clock.ms + 600_000}
         await until(lambda: service.shared.log.metrics.waiting["/:topic/sessions"] == 1)
-        await let_expire(service, pass_time)
+        service.clock.ms += 50_000
+        await pass_time(50)
         for client in (rpc, without, *others):
             reason = "no token was presented in time" if client is without else "token expired"
             assert (await client.closed(), client.socket.close_reason) == (1008, reason)
@@ -604,7 +599,8 @@ async def test_batch_with_fewer_rights_extends_nothing(pass_time, service):
         narrow = {"token": token_of(service, topics=["attic"])}
         send_batch(client, [("authorize", narrow)] * 2 + [("sessions", {"topic": "attic", "wait": 60})])
         await until(lambda: service.shared.limits.waiting == 2)
-        await let_expire(service, pass_time)
+        service.clock.ms += 50_000
+        await pass_time(50)
         assert await client.closed() == 1008
         assert client.socket.close_reason == "token expired"
 

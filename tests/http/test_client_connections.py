@@ -91,8 +91,10 @@ def protocol(request, monkeypatch):
     return name, path, ANSWERED[name][1]
 
 
-async def test_paths_of_a_protocol_depend_on_the_settings_and_the_origin(protocol, start_service, caplog):
-    name, path, _ = protocol
+async def test_paths_depend_on_settings_and_origin_and_a_stopping_server_closes_connections(
+    protocol, start_service, caplog
+):
+    name, path, message = protocol
     others = [other for other in ANSWERED if other != name]
     needs = f"{invalid('Origin')}; programs that send none need --shared-protocols {name}"
     allowed = {"allowed_origins": AllowedOrigins(frozenset({ORIGIN}))}
@@ -111,8 +113,10 @@ async def test_paths_of_a_protocol_depend_on_the_settings_and_the_origin(protoco
         for target in more + [path] * (status == 404):
             assert (await service.call("GET", target, origin=origin)).status == status
     assert needs in caplog.text
-    async with opened(service, path):
-        pass
+    async with opened(service, path) as socket:
+        await service.shared.drain()
+        await socket.send(message)
+        assert await socket.closed() == 1013
 
 
 def channels(service):
@@ -240,14 +244,6 @@ async def test_binary_messages_are_accepted_every_reply_is_text_and_larger_ones_
         assert await socket.closed() == 1009
 
 
-async def test_stopping_server_closes_the_connections(protocol, service):
-    _, path, message = protocol
-    async with opened(service, path) as socket:
-        await service.shared.drain()
-        await socket.send(message)
-        assert await socket.closed() == 1013
-
-
 async def test_messages_are_logged_and_counted_without_their_content(protocol, start_service, caplog):
     caplog.set_level("INFO")
     name, path, message = protocol
@@ -331,8 +327,12 @@ async def test_lone_surrogates_work_in_names_of_rooms_and_messages_to_such_ids_e
         assert await peer.receive() == {"type": "EXPIRE", "src": "\ud83c", "dst": "a"}
 
 
-async def test_messages_for_absent_ids_are_in_the_budget_for_unread_data(service):
-    a = await open_peer(service.port, "a")
+async def test_token_of_a_peerjs_client_is_not_kept_and_messages_for_absent_ids_are_unread_data(service):
+    a = await open_peer(service.port, "a", "the token")
+    (socket,) = service.server.state.connections
+    slots = [name for each in type(socket.receiver).mro() for name in getattr(each, "__slots__", ())]
+    assert "_token" in slots
+    assert "the token" not in str([getattr(socket.receiver, name) for name in slots])
     unsent = service.server.state.unsent
     for _ in range(3):
         await a.send("OFFER", "absent", payload="x" * 30_000)
@@ -346,15 +346,6 @@ async def test_messages_for_absent_ids_are_in_the_budget_for_unread_data(service
     a.abort()
     await until(lambda: not unsent.bytes)
     await b.close()
-
-
-async def test_token_of_a_peerjs_client_does_not_stay_in_memory(service):
-    a = await open_peer(service.port, "a", "the token")
-    (socket,) = service.server.state.connections
-    slots = [name for each in type(socket.receiver).mro() for name in getattr(each, "__slots__", ())]
-    assert "_token" in slots
-    assert "the token" not in str([getattr(socket.receiver, name) for name in slots])
-    await a.close()
 
 
 # Cancellation
