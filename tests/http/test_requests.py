@@ -252,22 +252,6 @@ async def test_closed_websocket_is_freed_without_the_garbage_collector(end, star
     assert garbage() == []
 
 
-class Gate:
-    """Blocks calls of a coroutine method of the store until it is opened."""
-
-    def __init__(self, store, name, monkeypatch):
-        self.entered = asyncio.Event()
-        self.opened = asyncio.Event()
-        real = getattr(store, name)
-
-        async def gated(*arguments, **options):
-            self.entered.set()
-            await self.opened.wait()
-            return await real(*arguments, **options)
-
-        monkeypatch.setattr(store, name, gated)
-
-
 async def fill(service, count=400, size=5000):
     """Create sessions whose listing does not fit into the socket buffers."""
     for number in range(count):
@@ -313,21 +297,6 @@ async def test_listing_that_fails_half_way_closes_the_connection(service, monkey
     await asyncio.wait_for(service.shared.drain(), 20)
 
 
-async def test_request_of_a_disconnected_client_is_completed(service, monkeypatch):
-    gate, raw = Gate(service.store, "create", monkeypatch), request("POST", "/lobby/offer", {"info": "i", "offer": "o"})
-    for cut in (1, 30, -20, -1):  # an incomplete request has no effect
-        async with service.connect() as client:
-            await client.send(raw[:cut])
-    async with service.connect() as client:
-        await client.send(raw)
-        await gate.entered.wait()
-        client.writer.transport.abort()
-    gate.opened.set()
-    assert await service.offer(info="next")
-    assert [session["info"] for session in await service.sessions()] == ["next", "i"]
-    await asyncio.wait_for(service.shared.drain(), 20)
-
-
 async def test_queued_turns_do_not_delay_new_requests(service):
     turns = [service.shared.resuming.turn(number) for number in range(3000)]
     assert (await service.get("/health"))["status"] == "ok"
@@ -335,17 +304,32 @@ async def test_queued_turns_do_not_delay_new_requests(service):
     await asyncio.wait_for(turns[-1], 30)
 
 
-async def test_drain_waits_for_running_requests(service, monkeypatch):
-    code = await service.offer()
-    gate = Gate(service.store, "answer", monkeypatch)
-    answering = asyncio.create_task(service.call("POST", "/answer", {"code": code, "side": "answerer", "answer": "a"}))
-    await gate.entered.wait()
+async def test_drain_waits_for_running_requests_also_of_a_disconnected_client(service, monkeypatch):
+    entered, opened, create = asyncio.Event(), asyncio.Event(), service.store.create
+
+    async def create_later(*arguments, **options):
+        entered.set()
+        await opened.wait()
+        return await create(*arguments, **options)
+
+    monkeypatch.setattr(service.store, "create", create_later)
+    raw = request("POST", "/lobby/offer", {"info": "i", "offer": "o"})
+    for cut in (1, 30, -20, -1):  # an incomplete request has no effect
+        async with service.connect() as client:
+            await client.send(raw[:cut])
+    async with service.connect() as client:
+        await client.send(raw)
+        await entered.wait()
+        client.writer.transport.abort()
+    publishing = asyncio.create_task(service.offer(info="next"))
+    await until(lambda: service.shared.running == 2)
     draining = asyncio.create_task(service.shared.drain())
     for _ in range(10):
         await asyncio.sleep(0)
-    late = await service.call("POST", "/poll", {"code": code, "side": "offerer"})
-    assert refused(late) == (503, "Service unavailable")
-    assert not draining.done()
-    gate.opened.set()
-    assert (await answering).json == {"success": True}
+    late = await service.call("POST", "/poll", {"code": NO_SUCH_CODE, "side": "offerer"})
+    assert (refused(late), draining.done()) == ((503, "Service unavailable"), False)
+    opened.set()
+    assert await publishing
     await asyncio.wait_for(draining, 20)
+    steps = [step async for step in service.store.sessions(ORIGIN, "lobby", None)]
+    assert [listed.session.info for step in steps for listed in step] == ["next", "i"]

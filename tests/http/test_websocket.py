@@ -213,7 +213,7 @@ async def test_closing_a_connection_ends_its_subscriptions_and_requests(service)
     await until(lambda: not service.shared.running)
 
 
-async def test_other_clients_are_served_between_the_requests_of_a_batch(service):
+async def test_other_clients_are_served_between_the_requests_of_a_batch_and_a_drain_waits_for_all(service, opened):
     async with open_socket(service) as client, open_socket(service) as other_client:
         batch = send_batch(client, "topics", 100)
         turns, queue = [], service.shared.queue
@@ -229,14 +229,24 @@ async def test_other_clients_are_served_between_the_requests_of_a_batch(service)
         assert "result" in await other_client.ask("health")
         assert len(await batch) == 100
         assert len(turns) >= 100  # one for each request. A message while nothing waits needs none
+        written = opened[0]._transport.writes
+        written.clear()
+        send_batch(client, "topics", 100)
+        async with asyncio.timeout(BOUND_S):
+            while not service.shared.running:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await service.shared.drain()
+        assert b"".join(written).count(b'"id":') == 100
 
 
 class Recording:
-    def __init__(self, transport, writes):
-        self._transport, self._writes = transport, writes
+    """A transport and its writes."""
+
+    def __init__(self, transport):
+        self._transport, self.writes = transport, []
 
     def write(self, data):
-        self._writes.append(data)
+        self.writes.append(data)
         self._transport.write(data)
 
     def __getattr__(self, name):
@@ -244,20 +254,14 @@ class Recording:
 
 
 @pytest.fixture
-def writes():
-    """The writes of all WebSockets, if `opened` is used."""
-    return []
-
-
-@pytest.fixture
-def opened(writes, monkeypatch):
+def opened(monkeypatch):
     """The server's side of each opened WebSocket."""
     sockets = []
     connection_made = websocket.WebSocket.connection_made
 
     def recording(self, transport):
         sockets.append(self)
-        connection_made(self, Recording(transport, writes))
+        connection_made(self, Recording(transport))
 
     monkeypatch.setattr(websocket.WebSocket, "connection_made", recording)
     return sockets
@@ -293,7 +297,7 @@ async def test_messages_sent_ahead_arrive_whole_and_in_order(part, service, open
     ("payload", "deliberate"),
     [(b"", True), (b"\3\xe8", True), (b"\3\xe9", True), (b"\3\xe9bye", True), (b"\3\xf0", False), (b"\3\xed", False)],
 )
-async def test_close_frame_is_answered_in_kind(payload, deliberate, before, service, opened, writes, monkeypatch):
+async def test_close_frame_is_answered_in_kind(payload, deliberate, before, service, opened, monkeypatch):
     ends, lost = [], websocket.WebSocket.connection_lost
 
     def connection_lost(self, exc):
@@ -308,7 +312,7 @@ async def test_close_frame_is_answered_in_kind(payload, deliberate, before, serv
         client.socket.transport.write(frame(CLOSE, payload))
         await until(lambda: ends)
         client.socket.transport.abort()
-    frames = b"".join(writes)
+    frames = b"".join(opened[0]._transport.writes)
     assert b"\x81\x04last" in frames
     code = int.from_bytes(payload[:2], "big") if payload else 1005
     if code == 1005 and payload:  # which must not be sent
@@ -319,9 +323,10 @@ async def test_close_frame_is_answered_in_kind(payload, deliberate, before, serv
 
 
 @pytest.mark.parametrize("kept_bytes", [1, 5, websocket.POSTED_BYTES])
-async def test_posted_messages_share_a_write_and_precede_later_ones(kept_bytes, service, opened, writes, monkeypatch):
+async def test_posted_messages_share_a_write_and_precede_later_ones(kept_bytes, service, opened, monkeypatch):
     monkeypatch.setattr(websocket, "POSTED_BYTES", kept_bytes)
     async with open_socket(service) as client:
+        writes = opened[0]._transport.writes
         opened[0].post(b"1")
         opened[0].post(b"2")
         await until(lambda: b"".join(writes) == b"\x81\x011\x81\x012")
@@ -332,8 +337,9 @@ async def test_posted_messages_share_a_write_and_precede_later_ones(kept_bytes, 
         opened[0].close()
         opened[0].post(b"6")
         assert await client.closed() == 1012
-    assert b"\x81\x016" not in b"".join(writes)
-    assert b"".join(writes).startswith(b"\x81\x011\x81\x012\x81\x013\x81\x014\x81\x015\x88")
+    written = b"".join(writes)
+    assert written.startswith(b"\x81\x011\x81\x012\x81\x013\x81\x014\x81\x015\x88")
+    assert b"\x81\x016" not in written
 
 
 async def test_each_request_counts_towards_the_rate_limit_and_none_after_the_close(start_service):
@@ -348,16 +354,6 @@ async def test_each_request_counts_towards_the_rate_limit_and_none_after_the_clo
         assert await client.closed() == 1008
     await until(lambda: not service.shared.running)
     assert sum(service.shared.log.metrics.requests.by_pattern()["/health"].counts) < 30
-
-
-async def test_drain_waits_for_the_complete_response_of_a_batch(service, opened, writes):
-    async with open_socket(service) as client:
-        send_batch(client, "topics", 100)
-        async with asyncio.timeout(BOUND_S):
-            while not service.shared.running:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            await service.shared.drain()
-        assert b"".join(writes).count(b'"id":') == 100
 
 
 @pytest.mark.parametrize("opcode", [PING, PONG])
@@ -408,20 +404,6 @@ async def test_limits_apply_to_each_client_behind_a_proxy(start_service, opened)
     await until(lambda: service.shared.limits.client("192.0.2.1").idle)
 
 
-async def test_large_messages_that_wait_for_their_turn_count_as_unprocessed(service, opened, monkeypatch):
-    monkeypatch.setattr(RpcConnection, "message_received", lambda self, message: None)
-    async with contextlib.AsyncExitStack() as stack:
-        senders = [await stack.enter_async_context(open_socket(service)) for _ in range(6)]
-        unfinished = opened[0].state.unfinished = MemoryBudget(1_000_000, attrgetter("unfinished_bytes"))
-        for sender in senders:
-            sender.socket.transport.write(frame(TEXT, b" " * 200_000))
-        await until(lambda: unfinished.ended)
-        await until(lambda: sum(sender.socket.close_code == 1006 for sender in senders) == unfinished.ended)
-        for sender in senders:
-            sender.socket.transport.abort()
-    await until(lambda: not unfinished.bytes)
-
-
 async def test_what_a_lost_connection_is_asked_for_counts_nowhere(service, opened, monkeypatch):
     monkeypatch.setattr(RpcConnection, "message_received", lambda self, message: None)
     async with open_socket(service) as client:
@@ -438,19 +420,25 @@ async def test_what_a_lost_connection_is_asked_for_counts_nowhere(service, opene
     assert (state.unfinished.bytes, state.unsent.bytes, state.cut_off["late"], lost._posted) == (0, 0, 0, b"")
 
 
-async def test_http_and_websockets_share_the_budget_for_unfinished_messages(service, opened):
+async def test_http_and_large_messages_that_wait_for_their_turn_share_the_budget_for_unfinished_ones(
+    service, opened, monkeypatch
+):
+    monkeypatch.setattr(RpcConnection, "message_received", lambda self, message: None)
     ahead = head("GET", "/lobby/sessions?wait=60", with_origin(ORIGIN)) + head("GET", "/", with_origin(ORIGIN)) * 1000
     async with contextlib.AsyncExitStack() as stack:
-        sender = await stack.enter_async_context(open_socket(service, local_addr=("127.0.0.2", 0)))
+        senders = [await stack.enter_async_context(open_socket(service)) for _ in range(3)]
         unfinished = opened[0].state.unfinished
         while (before := unfinished.bytes) < 150_000:
             await (await stack.enter_async_context(service.connect())).send(ahead)
             await until(lambda before=before: unfinished.bytes > before)
         unfinished.max_bytes = before + 50_000
-        sender.socket.transport.write(frame(TEXT, b" " * 100_000)[:-1])
+        for sender in senders:
+            sender.socket.transport.write(frame(TEXT, b" " * 20_000))
+            await asyncio.sleep(0.02)
         await until(lambda: unfinished.ended)
         assert unfinished.bytes <= unfinished.max_bytes
-        sender.socket.transport.abort()
+        for sender in senders:
+            sender.socket.transport.abort()
         await service.offer()  # ends the waits behind which requests are not read
     await until(lambda: not unfinished.bytes)
 
