@@ -26,17 +26,17 @@ def lasting(headers):
     return sorted(pair for pair in headers.get_all() if pair[0] not in VARYING)
 
 
-async def exchange_or_end(port, raw, method="GET"):
+def upload(length, *headers):
+    """Return the head of a request whose body has a length, or is chunked if that is None."""
+    framing = ("Transfer-Encoding", "chunked") if length is None else ("Content-Length", str(length))
+    return head("PUT", "/", with_origin(ORIGIN, [framing, *headers]))
+
+
+async def exchange(port, raw, method="GET"):
     """Send a request. Return the response, or None if the connection ends before it."""
     async with asyncio.timeout(BOUND_S), connected(port) as connection:
         await connection.send(raw)
         return await connection.receive(method)
-
-
-async def exchange(port, raw, method):
-    """Send a request. Return status, headers, body and reason of the response."""
-    response = await exchange_or_end(port, raw, method)
-    return response.status, lasting(response.headers), response.body, response.reason
 
 
 @pytest.fixture
@@ -79,19 +79,16 @@ class SlowUpload:
 
 @pytest.mark.parametrize("base", [web.RequestHandler, Handler])
 async def test_the_body_waits_for_prepare_and_for_each_piece(base, start_service, serve):
-    upload = web.stream_request_body(type("Upload", (SlowUpload, base), {"methods": ("PUT",)}))
-    application = web.Application([("/", upload)])
+    handler = web.stream_request_body(type("Upload", (SlowUpload, base), {"methods": ("PUT",)}))
+    application = web.Application([("/", handler)])
     if base is Handler:
         application = (await start_service()).application
-        application.routes["/"] = Route("/", upload)
-    size = 200_000
-    sized = head("PUT", "/", with_origin(ORIGIN, [("Content-Length", str(size))])) + b"x" * size
-    chunked = head("PUT", "/", with_origin(ORIGIN, [("Transfer-Encoding", "chunked")]))
-    chunked += b"3e8\r\n%b\r\n" % (b"x" * 1000) * 20 + b"0\r\n\r\n"
-    empty = head("PUT", "/", with_origin(ORIGIN, [("Content-Length", "0")]))
+        application.routes["/"] = Route("/", handler)
+    sized, empty = upload(200_000) + b"x" * 200_000, upload(0)
+    chunked = upload(None) + b"3e8\r\n%b\r\n" % (b"x" * 1000) * 20 + b"0\r\n\r\n"
     for port in [await serve(application, kind=kind) for kind in TRANSPORTS]:
-        assert (await exchange(port, sized, "PUT"))[2] == b"200000 True"
-        assert (await exchange(port, empty, "PUT"))[2] == b"0 True"
+        assert (await exchange(port, sized, "PUT")).body == b"200000 True"
+        assert (await exchange(port, empty, "PUT")).body == b"0 True"
         async with asyncio.timeout(BOUND_S), connected(port) as connection:
             await connection.send(chunked + sized + empty)
             received = [await connection.receive("PUT") for _ in range(3)]
@@ -116,8 +113,7 @@ async def test_nothing_is_read_while_a_piece_of_the_body_is_processed(serve):
     for port in [await serve(web.Application([("/", Upload)]), kind=kind) for kind in TRANSPORTS]:
         unread.clear()
         async with asyncio.timeout(BOUND_S), connected(port) as connection:
-            raw = head("PUT", "/", with_origin(ORIGIN, [("Content-Length", str(size))]))
-            connection.writer.write(raw + bytes(size))
+            connection.writer.write(upload(size) + bytes(size))
             assert (await connection.receive("PUT")).body == b"done"
         assert unread[0] > size // 2
 
@@ -132,22 +128,12 @@ async def test_an_error_in_a_piece_of_the_body_closes_the_connection(serve, capl
         def put(self):
             self.write("done")
 
-    raw = head("PUT", "/", with_origin(ORIGIN, [("Content-Length", "5")])) + b"hello"
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context["exception"]))
     for port in [await serve(web.Application([("/", Upload)]), kind=kind) for kind in TRANSPORTS]:
         failed = []
-        async with asyncio.timeout(BOUND_S), connected(port) as connection:
-            await connection.send(raw)
-            assert await connection.receive("PUT") is None
+        assert await exchange(port, upload(5) + b"hello", "PUT") is None
         assert caplog.records or isinstance(failed[0], ZeroDivisionError)
     caplog.clear()
-
-
-def upload_of(size, headers=()):
-    return head("PUT", "/", with_origin(ORIGIN, [("Content-Length", str(size)), *headers]))
-
-
-CHUNKED = [("Transfer-Encoding", "chunked")]
 
 
 async def test_the_body_is_limited_as_by_a_stock_server(serve, monkeypatch):
@@ -171,17 +157,16 @@ async def test_the_body_is_limited_as_by_a_stock_server(serve, monkeypatch):
         def put(self):
             self.write(str(self.size))
 
-    small, chunks = [("X-Limit", "9")], b"5\r\nhello\r\n5\r\nhello\r\n0\r\n\r\n"
-    expect = [("Expect", "100-continue")]
+    small, chunks = ("X-Limit", "9"), b"5\r\nhello\r\n5\r\nhello\r\n0\r\n\r\n"
     for handler, raw, statuses in [
-        (Buffered, upload_of(MAX_BODY_BYTES + 1, expect), [413]),
-        (Buffered, upload_of(5) + b"hello" + upload_of(MAX_BODY_BYTES + 1), [200, 413]),
-        (Streamed, upload_of(MAX_BODY_BYTES + 1), [413]),
-        (Streamed, upload_of(10, small) + b"hello" * 2, [413]),
-        (Streamed, upload_of(9, small) + b"x" * 9 + upload_of(10) + b"hello" * 2, [200, 200]),  # it is of one request
-        (Streamed, head("PUT", "/", with_origin(ORIGIN, [*CHUNKED, *small])) + chunks, [413]),
-        (Streamed, head("PUT", "/", with_origin(ORIGIN, CHUNKED)) + chunks, [200]),
-        (Streamed, upload_of(10, [("X-Seconds", "0.1")]) + b"hello", [408]),
+        (Buffered, upload(MAX_BODY_BYTES + 1, ("Expect", "100-continue")), [413]),
+        (Buffered, upload(5) + b"hello" + upload(MAX_BODY_BYTES + 1), [200, 413]),
+        (Streamed, upload(MAX_BODY_BYTES + 1), [413]),
+        (Streamed, upload(10, small) + b"hello" * 2, [413]),
+        (Streamed, upload(9, small) + b"x" * 9 + upload(10) + b"hello" * 2, [200, 200]),  # it is of one request
+        (Streamed, upload(None, small) + chunks, [413]),
+        (Streamed, upload(None) + chunks, [200]),
+        (Streamed, upload(10, ("X-Seconds", "0.1")) + b"hello", [408]),
     ]:
         port = await serve(web.Application([("/", handler)]))
         async with asyncio.timeout(BOUND_S), connected(port) as connection:
@@ -189,7 +174,7 @@ async def test_the_body_is_limited_as_by_a_stock_server(serve, monkeypatch):
             assert [(await connection.receive("PUT")).status for _ in statuses] == statuses, raw
     monkeypatch.setattr(HTTPStream, "_max_body_bytes", 9)
     port = await serve(web.Application([("/", Buffered)]))
-    assert (await exchange(port, head("PUT", "/", with_origin(ORIGIN, CHUNKED)) + chunks, "PUT"))[0] == 413
+    assert (await exchange(port, upload(None) + chunks, "PUT")).status == 413
 
 
 async def test_an_invalid_length_of_a_handler_is_not_sent(serve, caplog):
@@ -204,7 +189,7 @@ async def test_an_invalid_length_of_a_handler_is_not_sent(serve, caplog):
 
         port = await serve(web.Application([("/", Invalid)]))
         for method in ("GET", "HEAD"):
-            assert await exchange_or_end(port, request(method, "/")) is None
+            assert await exchange(port, request(method, "/")) is None
         assert f"invalid Content-Length: {length!r}" in caplog.text
         caplog.clear()
 
@@ -217,11 +202,11 @@ async def test_websockets_are_refused_where_the_server_cannot_serve_them(serve, 
             return True
 
     port = await serve(web.Application([("/ws", Tornados)]))
-    assert (await exchange_or_end(port, handshake)).status == 501
+    assert (await exchange(port, handshake)).status == 501
     assert "tornado_signal.transport does not serve tornado.websocket" in caplog.text
     caplog.clear()
     port = await serve((await start_service()).application, None, "tornado")
-    response = await exchange_or_end(port, handshake)
+    response = await exchange(port, handshake)
     assert (response.status, response.json) == (501, {"error": "Not implemented"})
     assert "WebSockets need the server of tornado_signal.transport" in caplog.text
     caplog.clear()
@@ -248,7 +233,7 @@ async def test_a_client_that_leaves_during_prepare_ends_the_body(serve):
 
     port = await serve(web.Application([("/", Upload)]))
     async with asyncio.timeout(BOUND_S), connected(port) as connection:
-        await connection.send(head("PUT", "/", with_origin(ORIGIN, [("Content-Length", "5")])))
+        await connection.send(upload(5))
         await entered.wait()
         connection.writer.transport.abort()
         await ended.wait()
@@ -284,17 +269,17 @@ def file_requests(application):
                     yield method, path, head(method, path, with_origin(None, headers))
 
 
-async def publish(service):
-    """Publish an offer, unless it is, and return its code."""
-    code, _ = await service.store.create(ORIGIN, "lobby", FIELDS["info"], FIELDS["offer"])
-    return str(uuid.UUID(bytes=code))
-
-
 async def test_operations_files_and_event_streams_are_the_same_on_both_servers(start_service, serve):
     application = (await start_service(codes="content")).application
     service = application.service
+
+    async def publish():
+        """Publish an offer, unless it is, and return its code."""
+        code, _ = await service.store.create(ORIGIN, "lobby", FIELDS["info"], FIELDS["offer"])
+        return str(uuid.UUID(bytes=code))
+
     ports = [await serve(application, make_error_responder(service.log), kind) for kind in TRANSPORTS]
-    code = await publish(service)
+    code = await publish()
     await service.store.add_candidates(ORIGIN, uuid.UUID(code).bytes, Side.OFFERER, ["a candidate"])
     for side, count in ("answerer", 2), ("offerer", 0), (None, 1):
         target, streams = f"/events?code={code}&side={side}" if side else "/lobby/events", []
@@ -307,6 +292,7 @@ async def test_operations_files_and_event_streams_are_the_same_on_both_servers(s
         responses = []
         for port in ports:
             if path == "/withdraw":  # the first one has ended the session
-                await publish(service)
-            responses.append(await exchange(port, raw, method))
+                await publish()
+            response = await exchange(port, raw, method)
+            responses.append((response.status, lasting(response.headers), response.body, response.reason))
         assert responses[0] == responses[1], (method, path)

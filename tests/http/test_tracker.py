@@ -115,15 +115,13 @@ INVALID = [
 ]
 
 
-async def test_invalid_messages_get_a_failure_and_change_nothing(service, tracker):
+async def test_invalid_messages_get_a_failure_and_change_nothing_and_a_scrape_returns_the_named_swarms(
+    service, tracker
+):
     client = await tracker(service)
     for message, expected in INVALID:
         assert await client.ask(message) == expected
         assert await counts(client) == (0, 0)
-
-
-async def test_scrape_returns_the_named_swarms(service, tracker):
-    client = await tracker(service)
     await client.ask(announce("a", left=0))
     file = {"complete": 1, "incomplete": 0, "downloaded": 1}
     none = {"complete": 0, "incomplete": 0, "downloaded": 0}

@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from support.raw_http import PATIENCE_S, answers, echo_application, on_both_loops, read_all, reset, serving
+from support.raw_http import PATIENCE_S, answers, echo_application, on_both_loops, read_all, receive_until, reset, serving
 from support.waiting import kill, start_holder, until
 from tornado import web
 from tornado.iostream import StreamClosedError
@@ -453,10 +453,7 @@ def test_accepted_connections_are_served_once_more_while_draining(running):
         with pytest.raises(ConnectionRefusedError):
             running.connect()
         release(running)
-        received = b""
-        while not received.endswith(b"0\r\n\r\n"):
-            received += begun.recv(4096)
-        assert received.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert receive_until(begun, b"0\r\n\r\n").startswith(b"HTTP/1.1 200 OK\r\n")
         for client in (kept_alive, fresh, begun):
             client.sendall(numbered_request(2))
             (response,) = answers(read_all(client))

@@ -105,7 +105,7 @@ async def test_ws_relay_delivers_topic_and_payload_only(clients):
     assert await third.read() == [published("t", 1, 1)]
 
 
-async def test_request_over_http_gets_okay(service):
+async def test_request_over_http_gets_okay_and_a_handshake_the_same_headers_as_that_of_the_api(service):
     methods, paths = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"), ("", "/", "/room", "/a/b")
     for method, origin, path in itertools.product(methods, (ORIGIN, None), paths):
         body = b"x" if method == "POST" else None
@@ -113,6 +113,11 @@ async def test_request_over_http_gets_okay(service):
         assert (response.status, response.headers["Content-Type"]) == (200, "text/plain")
         assert response.body == (b"" if method == "HEAD" else b"okay")
         assert response.headers["Content-Length"] == "4"
+    headers = []
+    for path in (PATH, "/ws"):
+        async with open_socket(service, path=path) as client:
+            headers.append({*map(str.lower, HTTPHeaders(dict(client.socket.response.headers.raw_items())))})
+    assert headers[0] == headers[1]
 
 
 async def test_paths_below_are_the_same_endpoint_except_for_requests_of_the_api(service):
@@ -127,14 +132,6 @@ async def test_paths_below_are_the_same_endpoint_except_for_requests_of_the_api(
     await service.offer(topic="y-webrtc")
     assert len(await service.sessions("y-webrtc")) == 1
     assert (await service.call("GET", f"{PATH}x/room")).status == 404
-
-
-async def test_handshake_has_the_same_headers_as_that_of_the_api(service):
-    headers = []
-    for path in (PATH, "/ws"):
-        async with open_socket(service, path=path) as client:
-            headers.append({*map(str.lower, HTTPHeaders(dict(client.socket.response.headers.raw_items())))})
-    assert headers[0] == headers[1]
 
 
 async def test_message_to_many_receivers_counts_as_several(start_service):
