@@ -84,7 +84,7 @@ async def test_files_are_compressed_only_for_clients_that_accept_it(path, fetch)
                 assert response.body == (brotli if expected else plain)
 
 
-def test_sizes_of_the_built_module_are_those_of_the_documentation():
+def test_sizes_and_versions_of_the_built_module_are_those_of_the_documentation_and_of_its_parts():
     row = r"^\| (?:`(\w+\.js)`|the file itself, at most) \| ([\d,]+) \|"
     rows = re.findall(row, sections("browser-client")["Parts"], re.M)
     named = {name: int(size.replace(",", "")) for name, size in rows}
@@ -95,10 +95,7 @@ def test_sizes_of_the_built_module_are_those_of_the_documentation():
     stated = {"README": r"\[browser module\]\(.*?\), (\d+) KB", "browser-client": r"one file of (\d+) KB"}
     for page, text in stated.items():
         assert re.findall(text, pages()[page]) == [str(MAX_BYTES // 1000)], page
-
-
-def test_the_built_module_names_the_versions_of_its_parts():
-    """A part under another name would never load."""
+    # A part under another name than in the built module would never load.
     named = re.findall(r'"([\w-]+-[0-9a-f]{8}\.js)"', (assets.WEB / "built/client.js").read_text())
     assert {f"/client/{name}" for name in named} == {path for path in assets.VERSIONED if path.startswith("/client/")}
 

@@ -174,8 +174,7 @@ async def test_wrong_messages_of_rxdb_close_the_connection(message, reason, open
 
 
 async def identified(client):
-    (message,) = [await client.receive()]
-    return message["IdAssigned"]
+    return (await client.receive())["IdAssigned"]
 
 
 async def test_members_of_matchbox_learn_of_later_ones_and_send_them_signals(opened):

@@ -13,7 +13,16 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from support.raw_http import PATIENCE_S, answers, echo_application, on_both_loops, read_all, receive_until, reset, serving
+from support.raw_http import (
+    PATIENCE_S,
+    answers,
+    echo_application,
+    on_both_loops,
+    read_all,
+    receive_until,
+    reset,
+    serving,
+)
 from support.waiting import kill, start_holder, until
 from tornado import web
 from tornado.iostream import StreamClosedError

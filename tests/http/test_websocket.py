@@ -147,7 +147,7 @@ async def test_waiting_request_frees_the_unused_parts_of_its_message(service):
         assert after - before < 1_000_000  # each of the four messages takes 800 kB
 
 
-async def test_batch_gets_a_single_response_message(service):
+async def test_batch_gets_a_single_response_message_and_requests_take_effect_in_the_order_sent(service):
     async with open_socket(service) as client:
         offer = {"topic": "lobby", "info": "i", "offer": "o"}
         batch = [request("version", "a"), request("offer", **offer), 3, request("offer", None)]
@@ -157,10 +157,6 @@ async def test_batch_gets_a_single_response_message(service):
         await client.socket.send(json.dumps([request("offer", **offer)] * 2))
         while len((await client.call("sessions", topic="lobby"))["sessions"]) < 3:
             pass
-
-
-async def test_requests_for_a_session_take_effect_in_the_order_sent(service):
-    async with open_socket(service) as client:
         code = (await client.call("offer", topic="lobby", info="i", offer="o"))["code"]
         waiting = client.send("poll", code=code, side="offerer", wait=60, since=None)
         texts = [str(number) for number in range(200)]
