@@ -139,6 +139,17 @@ async def test_slot_redirected_in_a_circle_is_retried_with_pauses():
             assert 2 < store.client.metrics.retries.total() < 50
 
 
+async def test_write_at_a_replica_is_retried_with_pauses_and_searches_the_primary(redis, monkeypatch):
+    monkeypatch.setattr(client, "CLOCK_READ_S", 3600)  # it searches as well
+    async with opened(redis, durability="os", redis_timeout_ms=1000) as store:
+        searches, retries = [], store.client.metrics.retries
+        monkeypatch.setattr(store.topology, "refresh_soon", lambda: searches.append(retries.total()))
+        redis.ask("REPLICAOF", "127.0.0.1", 1)
+        with pytest.raises(Unavailable):
+            await store.client.call(SLOT, (b"SET", KEY, b"1"), write=True)
+        assert 2 < len(searches) == retries["READONLY"] < 50
+
+
 def topics_of_all_partitions(store):
     """Return a topic for each partition, in alphabetical order."""
     by_partition = {store.partitions.number(str(number)): str(number) for number in range(1000)}

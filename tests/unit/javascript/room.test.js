@@ -49,6 +49,29 @@ test("a room and the offers under its topic are separate", async () => {
   await leave(alice);
 });
 
+test("ICE restarts repeatedly after an interruption, then another connection is made", async () => {
+  let restarts = 0;
+  class Interrupted extends LinkedConnection {
+    restartIce() {
+      restarts += 1;
+    }
+  }
+  const rooms = ["alice", "bob"].map((info) => enter(info, { RTCPeerConnection: Interrupted }));
+  await assertConnected(...rooms);
+  const left = rooms.map((each) => next(each, "leave"));
+  const beganMs = Date.now();
+  for (const { peers } of rooms) {
+    const [{ peerConnection }] = peers.values();
+    peerConnection.connectionState = "disconnected";
+    peerConnection.dispatchEvent(new Event("connectionstatechange"));
+  }
+  await Promise.race([...left, new Promise((resolve) => setTimeout(resolve, 60_000))]);
+  assert.ok(restarts > 5);
+  assert.ok(Date.now() - beganMs < 20_000); // the last pause is long
+  await assertConnected(...rooms);
+  await leave(...rooms);
+});
+
 test("an offer that a connection cannot use makes another connection", async () => {
   const [alice, bob] = [enter("alice"), enter("bob")];
   await assertConnected(alice, bob);
