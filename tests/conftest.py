@@ -91,7 +91,6 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_runtest_setup(item):
-    """Skip a test whose needs are not met."""
     for mark in item.iter_markers("needs"):
         require(*mark.args)
 
@@ -117,7 +116,6 @@ def fail_if_skipped(config, report):
 
 
 def pytest_sessionfinish(session, exitstatus):
-    """Record that the families have passed."""
     config = session.config
     whole = config.args == config.getini("testpaths") and not (config.option.keyword or config.option.collectonly)
     is_run = not hasattr(config, "workerinput")
@@ -167,6 +165,16 @@ def collected():
     gc.collect()
 
 
+@pytest.fixture
+def uncollected():
+    """Without garbage collection, objects in reference cycles stay."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def shared_processes():
     """The servers of Redis and the process to fork from that serve all tests of this process."""
@@ -194,7 +202,6 @@ def caplog(caplog):
 
 @pytest.fixture
 def clock():
-    """A clock that the test sets."""
     return HandClock()
 
 

@@ -32,7 +32,6 @@ def chromium(playwright):
 
 @pytest.fixture
 def launch(chromium):
-    """A function that starts a browser of its own with flags."""
     program = shutil.which("chromium-headless-shell")
     with end_all(chromium(0).browser_type.launch, lambda browser: browser.close()) as launching:
         yield lambda flags: launching(executable_path=program, args=flags)
@@ -58,8 +57,6 @@ def lan():
 
 @pytest.fixture
 def connect_firefox(firefox, site):
-    """A function that opens connect.html in Firefox."""
-
     def opening(server, firefox=firefox):
         firefox.goto(f"{site.origin}/connect?{server.url}")
         until(lambda: firefox.evaluate("window.ready"))

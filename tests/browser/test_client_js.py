@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.bare_server import BareServer
-from support.browsers import BOUND_MS, before, listed, until
+from support.browsers import BOUND_MS, listed, until
 from support.documents import ADDRESS, blocks, sections
 
 import tornado_signal
@@ -201,7 +201,7 @@ def test_nothing_is_sent_before_the_answer_is_accepted(server, site, alice, bob)
             own = {"code": codes[-1], "side": "offerer", "candidate": json.dumps(candidate)}
             assert server.call("/answer", own, origin=site.origin)[0] == 200
 
-        def faster(fields):
+        def faster():
             offerer.settimeout(1)
             with contextlib.suppress(TimeoutError):
                 offerer.recv(2000)
@@ -211,8 +211,18 @@ def test_nothing_is_sent_before_the_answer_is_accepted(server, site, alice, bob)
 
         heard = []
         publish_it()
-        with before(bob, "answer", faster):
-            assert bob.evaluate("join('lobby', {onstep: (name) => steps.push([name]), wait: false})") is None
+        bob.expose_function("beforeAnswer", faster)
+        bob.evaluate(
+            """() => {
+              window.send = WebSocket.prototype.send;
+              WebSocket.prototype.send = async function (text) {
+                if (JSON.parse(text).method === "answer") await beforeAnswer();
+                send.call(this, text);
+              };
+            }"""
+        )
+        assert bob.evaluate("join('lobby', {onstep: (name) => steps.push([name]), wait: false})") is None
+        bob.evaluate("() => { WebSocket.prototype.send = send; }")
         offerer.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             offerer.recv(2000)

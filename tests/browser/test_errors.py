@@ -3,10 +3,10 @@
 import re
 
 import pytest
+from support.backend import Backend, responding
 from support.browsers import Site, until
 from support.documents import sections
 from support.paths import ROOT
-from support.waiting import Handler, LocalServer
 
 TYPES = (ROOT / "tornado_signal" / "web" / "signal-client.d.ts").read_text()
 CODES = set(
@@ -39,27 +39,17 @@ def test_path_that_the_server_does_not_have_is_named(server, page):
     until(lambda: page.evaluate("seen.some(([name]) => name === 'close')"))
 
 
-class Redirecting(Handler):
-    """Redirects all but a page to a target, which records the requests."""
-
-    def do_GET(self):
-        length = int(self.headers.get("Content-Length", 0))
-        headers = {"Access-Control-Allow-Origin": "*", "Access-Control-Allow-Headers": "authorization,content-type"}
-        if self.path.startswith("/connect"):
-            return self.send(200, Site.CONNECT.read_bytes(), {"Content-Type": "text/html"})
-        if self.server.target:
-            return self.send(307, b"", {"Location": self.server.target + self.path, **headers})
-        self.server.requests.append(f"{self.command} {self.path} {self.headers} {self.rfile.read(length).decode()}")
-        self.send(200, b"{}", headers)
-
-    do_POST = do_OPTIONS = do_GET
-
-
 @pytest.mark.parametrize("browser", ["chromium", "firefox"])
 def test_redirect_gets_no_token_and_no_secret(server, browser, request, profiles):
-    with LocalServer(Redirecting) as target, LocalServer(Redirecting) as redirecting:
-        target.target, target.requests = None, []
-        redirecting.target = f"http://127.0.0.1:{target.server_port}"
+    headers = {"Access-Control-Allow-Origin": "*", "Access-Control-Allow-Headers": "authorization,content-type"}
+
+    def redirect(handler):
+        if handler.path.startswith("/connect"):
+            return handler.send(200, Site.CONNECT.read_bytes(), {"Content-Type": "text/html"})
+        return handler.send(307, b"", {"Location": target.base + handler.path, **headers})
+
+    with Backend() as target, Backend() as redirecting:
+        target.behaviour, redirecting.behaviour = responding({}, **headers), redirect
         url = f"http://localhost:{redirecting.server_port}"
         page = request.getfixturevalue("firefox") if browser == "firefox" else profiles.open("about:blank")
         page.goto(f"{url}/connect?{server.url}")
@@ -74,10 +64,10 @@ def test_redirect_gets_no_token_and_no_secret(server, browser, request, profiles
                 code, message = error(page, call)
                 assert code == "not-a-server"
                 assert message.startswith(f"{url}/")
-                assert f" redirects to {redirecting.target}/" in message
+                assert f" redirects to {target.base}/" in message
             page.evaluate("api.leave('c', 'offerer', {secret: 'confidential'})")
         assert target.requests
-        assert not [text for text in target.requests if "confidential" in text]
+        assert not [request for request in target.requests if "confidential" in str(request)]
 
 
 def test_insecure_url_of_a_secure_page_is_named(profiles):

@@ -75,11 +75,6 @@ def edit_together(pages, url, password=None):
     assert len({page.evaluate("read()") for page in pages}) == 1
 
 
-def transfer_by_webtorrent(one, other, url):
-    magnet = one.evaluate("([url, text]) => seed(url, 'file.txt', text)", [url, TEXT])
-    assert other.evaluate("(magnet) => download(magnet)", magnet) == TEXT
-
-
 def greet(one, other, function, *arguments):
     name = f"{function} {arguments[1]}"
     for page, message in ((one, f"{name} one"), (other, f"{name} other")):
@@ -169,7 +164,8 @@ def test_all_libraries_work_in_one_page_and_under_a_sub_path_of_a_proxy(open_pag
     one, other = open_page(), open_page()
     exchange_by_peerjs(one, other, url)
     edit_together([one, other], url)
-    transfer_by_webtorrent(one, other, url)
+    magnet = one.evaluate("([url, text]) => seed(url, 'file.txt', text)", [url, TEXT])
+    assert other.evaluate("(magnet) => download(magnet)", magnet) == TEXT
     greet(one, other, "meetByP2PT", url, "a room")
     for strategy in ("nostr", "torrent", "ws-relay"):
         greet(one, other, "meetByTrystero", url, strategy, "a room")

@@ -46,11 +46,6 @@ def meet(page, **options):
     page.evaluate(begin, options)
 
 
-def waits(page):
-    """Whether a page is still alone."""
-    return page.evaluate("Promise.race([met, null]).then((found) => found === null)")
-
-
 def dead(server, site, page):
     """Put the offer of a peer that is no more under the topic. Return its code."""
     return server.offer(STRANGERS, "dead 0", page.evaluate(OFFER), origin=site.origin)
@@ -72,7 +67,7 @@ def test_peer_that_took_back_its_offer_continues(server, site, blocking, connect
     until(lambda: listed(server, site.origin, STRANGERS))
     dead(server, site, page)
     until(lambda: ["trying", "dead 0"] in page.evaluate("steps"))
-    assert waits(page)
+    assert page.evaluate("Promise.race([met, null]).then((found) => found === null)")  # it is still alone
 
 
 def test_answer_before_taking_back_the_offer_is_used(server, site, blocking, connect_page):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support import libraries
 from support.browsers import until
-from support.proxies import HOST, Nginx, Plain
+from support.proxies import HOST, NGINX_SITE, Nginx, Plain
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -101,11 +101,7 @@ def test_reconnect_keeps_the_id_and_connections_outlive_the_server(start, open_p
 class SubPathNginx(Plain, Nginx):
     """An nginx with the server under a path of the page's site, as docs/peerjs.md shows."""
 
-    SITE = """
-map $http_upgrade $connection_upgrade {{ default upgrade; "" ""; }}
-server {{
-    listen 127.0.0.1:{port};
-    access_log off;
+    LINES = """
     proxy_http_version 1.1;
     proxy_set_header Host $http_host;
     proxy_set_header X-Forwarded-For $remote_addr;
@@ -114,8 +110,8 @@ server {{
     proxy_set_header Connection $connection_upgrade;
     location /signal/ {{ proxy_pass http://127.0.0.1:{upstream[0]}/; }}
     location / {{ proxy_pass http://127.0.0.1:{upstream[1]}; }}
-}}
 """
+    SITE = NGINX_SITE.replace("{lines}", LINES)
 
 
 def test_same_site_under_a_sub_path(start, start_proxy, open_peer_page, peer_site):

@@ -6,7 +6,6 @@ from support import rpc
 
 @pytest.fixture
 def one(store, under):
-    """The store as one origin sees it."""
     return under(store)
 
 

@@ -1,5 +1,4 @@
 import asyncio
-import gc
 import resource
 
 import pytest
@@ -15,7 +14,6 @@ def loop():
 
 @pytest.fixture(params=[True, False], ids=["websocket", "http"])
 def websocket(request):
-    """Whether a Python client may use a WebSocket."""
     return request.param
 
 
@@ -60,16 +58,6 @@ def descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-@pytest.fixture
-def uncollected():
-    """Without garbage collection, objects in reference cycles stay."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-    gc.collect()
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import time
 from contextlib import aclosing
 
 import pytest
+from support.backend import Backend, responding
 from support.certificates import make_pair
 from support.forwarding import Proxy
 from support.members import SECRETS
 from support.rpc import until
 from support.service import ORIGIN
-from support.waiting import Handler, LocalServer
 
 import tornado_signal_client as lazy  # what needs aiortc is imported when it is used
 from tornado_signal_client import SignalClient, http, life, rpc, servers
@@ -64,13 +64,6 @@ async def two_peers(url):
         yield one, other
 
 
-class Busy(Handler):
-    def do_GET(self):
-        self.send(429, b'{"error": "Too many requests"}', {})
-
-    do_POST = do_GET
-
-
 @pytest.mark.needs("aiortc")
 async def test_unreachable_server_is_reported_and_ends_what_has_a_timeout(service, start, tmp_path, caplog):
     async def use(why, url):
@@ -90,12 +83,13 @@ async def test_unreachable_server_is_reported_and_ends_what_has_a_timeout(servic
                 with pytest.raises(TimeoutError, match=rf"not done in 0\.5 s: .*{cause}"):
                     await asyncio.wait_for(start(), BOUND_S)
 
-    with caplog.at_level(logging.WARNING, "tornado_signal_client"), LocalServer(Busy) as busy:
+    with caplog.at_level(logging.WARNING, "tornado_signal_client"), Backend() as busy:
+        busy.behaviour = responding({"error": "Too many requests"}, 429)
         unusable = {
             "no server has responded .*Connection refused": DEAD_URL,
             "no server has responded .*certificate verify failed": start(*make_pair(tmp_path).flags).url,
             "no server has responded .*(WRONG_VERSION_NUMBER|record layer failure)": f"https://127.0.0.1:{service.port}",
-            "the servers have refused requests .*429 Too many requests": f"http://127.0.0.1:{busy.server_port}",
+            "the servers have refused requests .*429 Too many requests": busy.base,
         }
         await asyncio.gather(*(use(*each) for each in unusable.items()))
     for why in unusable:

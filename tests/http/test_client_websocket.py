@@ -6,6 +6,7 @@ import time
 from contextlib import aclosing
 
 import pytest
+from support.backend import Backend
 from support.certificates import make_pair
 from support.forwarding import Proxy, refuse_with, stay_silent
 from support.rpc import until
@@ -424,15 +425,10 @@ async def test_refused_token_is_an_error(token, websocket, protected):
 async def test_redirect_to_another_host_gets_no_token(websocket, protected):
     other = await protected()
 
-    async def redirect(reader, writer):
-        target = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
-        writer.write(f"HTTP/1.1 307 x\r\nLocation: {other.url}{target}\r\nContent-Length: 0\r\n\r\n".encode())
-        writer.close()
-
-    async with await asyncio.start_server(redirect, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        text = f"{url} redirects to {other.url}, which is not followed"
-        client = SignalClient(url, ORIGIN, 0, websocket=websocket, token=make())
+    with Backend() as server:
+        server.behaviour = lambda handler: handler.send(307, b"", {"Location": other.url + handler.path})
+        text = f"{server.base} redirects to {other.url}, which is not followed"
+        client = SignalClient(server.base, ORIGIN, 0, websocket=websocket, token=make())
         for call in (client.sessions("lobby", wait_s=0), client.offer(*OFFER), anext(client.topic_events("lobby"))):
             with pytest.raises(SignalError, match=text):
                 await call

@@ -5,7 +5,9 @@ import contextlib
 import itertools
 import json
 import re
+import threading
 from contextlib import aclosing, closing
+from http import HTTPStatus
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +15,8 @@ from support import malicious
 from support.node import Node
 from support.paths import ROOT
 from websockets.asyncio.server import serve
+from websockets.exceptions import ConnectionClosed
+from websockets.sync import server as sync_server
 
 from tornado_signal_client import SignalClient, SignalError, http, polls, rpc, servers, tasks
 
@@ -29,8 +33,23 @@ def url():
 
 @pytest.fixture(scope="module")
 def websocket_url():
-    with malicious.websocket_server() as url:
-        yield url
+    def handle(socket):
+        name = socket.request.path.split("/")[1].replace("-", " ")
+        with contextlib.suppress(ConnectionClosed):
+            for request in socket:
+                for message in malicious.MESSAGES[name](json.loads(request)["id"]):
+                    socket.send(message)
+
+    def only_websockets(socket, request):
+        if not request.path.endswith("/ws"):
+            return socket.respond(HTTPStatus.OK, '{"status": "ok", "timestamp": 0}')
+
+    options = {"process_request": only_websockets, "subprotocols": ["signal.v1"]}
+    options["select_subprotocol"] = lambda socket, offered: "signal.v1" if "signal.v1" in offered else None
+    with sync_server.serve(handle, "127.0.0.1", 0, **options) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.socket.getsockname()[1]}"
+        server.shutdown()
 
 
 @contextlib.asynccontextmanager

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.command import BOUND_S, ORIGIN, run
-from support.fullness import check_fullness
 from support.processes import cpu_s
+from support.service_manager import check_fullness
 from support.waiting import until
 
 from tornado_signal.limits.per_address import SPARE_CONNECTIONS
@@ -24,11 +24,6 @@ from tornado_signal.process.tuning import DESCRIPTORS_KEPT
 ROOM = 40
 OFFER = os.urandom(45_000).hex()
 IDLE_CPU_S = 0.5  # of one second, also for a busy machine; a loop that spins takes all of it
-
-
-def allow(server, files):
-    _, hard = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (files, hard))
 
 
 def descriptors(server):
@@ -118,7 +113,8 @@ def test_exhausted_descriptors_keep_serving_open_connections(start):
     with connect(server) as known, contextlib.ExitStack() as ends:
         status, _, found = post(known, "/lobby/offer", info="i", offer="o")
         assert status == 200
-        allow(server, descriptors(server) + ROOM)
+        _, hard = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (descriptors(server) + ROOM, hard))
         others = [ends.enter_context(socket.create_connection((known.host, known.port))) for _ in range(3 * ROOM)]
         until(lambda: descriptors(server) >= resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)[0])
         before_s, began_s = cpu_s(server.process.pid), time.monotonic()

@@ -17,12 +17,11 @@ import pytest
 import websockets.sync.client
 from support.certificates import client_context, make_pair
 from support.command import BOUND_S, call, run
-from support.fullness import check_fullness
 from support.needs import require
 from support.redis_servers import RedisServer
 from support.redis_traffic import in_background, until
 from support.scraping import PREFIX, scrape
-from support.service_manager import receive_message, wait_for_message
+from support.service_manager import check_fullness, receive_message, wait_for_message
 from support.tokens import make_token
 from support.waiting import run_command
 

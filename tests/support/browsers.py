@@ -13,8 +13,9 @@ from types import SimpleNamespace
 
 from websockets.sync.client import connect
 
+from .backend import Backend
 from .needs import require
-from .waiting import Handler, LocalServer, until
+from .waiting import until
 
 BOUND_MS = 60_000
 TURN_SECRET = "a secret of thirty-two characters"
@@ -52,23 +53,21 @@ SELECTED = """async (connection) => {
 }"""
 
 
-class Site(LocalServer):
+class Site(Backend):
     """A server for pages by path, on its own port and therefore its own origin."""
 
     CONNECT = Path(__file__).with_name("connect.html")
 
     def __init__(self):
         self.pages = {"/connect": self.CONNECT.read_text()}
-        super().__init__(Pages)
+        super().__init__()
         self.origin = f"http://localhost:{self.server_port}"
 
-
-class Pages(Handler):
-    def do_GET(self):
-        text = self.server.pages.get(self.path.split("?")[0])
-        kind = "text/javascript" if self.path.endswith(".js") else "text/html"
+    def behaviour(self, handler):
+        text = self.pages.get(handler.path.split("?")[0])
+        kind = "text/javascript" if handler.path.endswith(".js") else "text/html"
         status = 404 if text is None else 200
-        self.send(status, (text or "").encode(), {"Content-Type": f"{kind}; charset=utf-8"})
+        handler.send(status, (text or "").encode(), {"Content-Type": f"{kind}; charset=utf-8"})
 
 
 class Profiles:
@@ -226,25 +225,6 @@ class Traffic:
         """All of it up to now: events arrive while the page evaluates something."""
         self.page.evaluate("0")
         return self
-
-
-@contextlib.contextmanager
-def before(page, method, action):
-    """Run an action with the parameters of each request for a method, before the page's WebSocket sends it."""
-    page.expose_function("beforeSending", action)
-    page.evaluate(
-        """(method) => {
-          window.send = WebSocket.prototype.send;
-          WebSocket.prototype.send = async function (text) {
-            const message = JSON.parse(text);
-            if (message.method === method) await beforeSending(message.params);
-            send.call(this, text);
-          };
-        }""",
-        method,
-    )
-    yield
-    page.evaluate("() => { WebSocket.prototype.send = send; }")
 
 
 def listed(server, origin, topic="lobby"):

@@ -42,13 +42,11 @@ def environment(**variables):
 
 
 def load_settings(*flags: str, env: dict[str, str] | None = None) -> Settings:
-    """Return the settings of `serve` with flags and environment variables."""
     return load(PARSER.parse_args(["serve", *flags]), env or {})
 
 
 @contextlib.contextmanager
 def restored():
-    """Restore what a command changes in its process."""
     root, numbers = logging.getLogger(), (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
     handlers, level, umask = root.handlers[:], root.level, os.umask(0o022)
     os.umask(umask)
@@ -103,7 +101,6 @@ def begin(*arguments, command=COMMAND, cwd=None, prefix=(), pass_fds=(), stdin=D
 
 
 def run(*arguments, **options):
-    """Run a command as a process of its own."""
     process = begin(*arguments, **options)
     try:
         output, errors = process.communicate(timeout=BOUND_S)

@@ -31,7 +31,6 @@ def enter(*pages):
 
 
 def connected(page, *names):
-    """Wait until a page reports that it is connected with exactly these members."""
     wanted = sorted(names)
     status = page.locator("#status")
     until(lambda: sorted((status.get_attribute("title") or "").split(", ")) == wanted)

@@ -157,12 +157,10 @@ FAMILIES = {
 
 
 def tests_of(families: Iterable[str]) -> tuple[str, ...]:
-    """Return how the ids of the tests of some families begin."""
     return tuple(f"tests/{name}" for family in families for name in FAMILIES[family][0].split())
 
 
 def patterns_of(family: str) -> list[str]:
-    """Return the patterns of the files of a family."""
     return [*COMMON, *(name.partition("::")[0] for name in tests_of([family])), *FAMILIES[family][1].split()]
 
 

@@ -54,7 +54,6 @@ def variables(place: Path) -> list[str]:
 
 
 def describe(place: Path) -> str:
-    """Return the command of a process, and the test that started it."""
     with contextlib.suppress(OSError):
         command = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
         tests = [each.partition("=")[2] for each in variables(place) if each.startswith("PYTEST_CURRENT_TEST=")]

@@ -3,20 +3,13 @@
 import functools
 import os
 
-from bench import npm
-
-from .needs import require
+from . import npm_package
 from .paths import TESTS
 from .waiting import output, run_command
 
 FOLDER = TESTS / "libraries"
 HTML = '<!DOCTYPE html><title>libraries</title><script type="module" src="/libraries.js"></script>'
-
-
-def node_modules():
-    """Return the folder with the packages of tests/libraries/package-lock.json."""
-    require("node")
-    return npm.node_modules(FOLDER)
+node_modules = functools.partial(npm_package.node_modules, FOLDER)
 
 
 @functools.cache

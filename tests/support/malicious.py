@@ -12,11 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from http import HTTPStatus
 from pathlib import Path
-
-from websockets.exceptions import ConnectionClosed
-from websockets.sync.server import serve
 
 from .paths import TESTS
 
@@ -239,27 +235,6 @@ def bounded_memory(pid="self", most_kib=MAX_GROWTH_KIB):
 
 def _memory_kib(pid, name):
     return int(re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[1])
-
-
-@contextlib.contextmanager
-def websocket_server():
-    def handle(socket):
-        name = socket.request.path.split("/")[1].replace("-", " ")
-        with contextlib.suppress(ConnectionClosed):
-            for request in socket:
-                for message in MESSAGES[name](json.loads(request)["id"]):
-                    socket.send(message)
-
-    def only_websockets(socket, request):
-        if not request.path.endswith("/ws"):
-            return socket.respond(HTTPStatus.OK, '{"status": "ok", "timestamp": 0}')
-
-    options = {"process_request": only_websockets, "subprotocols": ["signal.v1"]}
-    options["select_subprotocol"] = lambda socket, offered: "signal.v1" if "signal.v1" in offered else None
-    with serve(handle, "127.0.0.1", 0, **options) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.socket.getsockname()[1]}"
-        server.shutdown()
 
 
 if __name__ == "__main__":

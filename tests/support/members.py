@@ -218,7 +218,6 @@ def enter(member, info, topic="lobby", **options):
 
 
 def with_others(member, *infos):
-    """Wait until a member has exactly these others as its peers."""
     until(lambda: member.evaluate("others()") == sorted(infos))
 
 
@@ -229,7 +228,6 @@ def all_together(members):
 
 
 def enter_together(members, topic="lobby", **options):
-    """Have members, by their infos, enter a room, and wait until all are connected."""
     for info, member in members.items():
         enter(member, info, topic, **options)
     all_together(members)

@@ -36,13 +36,11 @@ def own_network(of=None):
 @contextlib.contextmanager
 def dropping(*rules):
     require("nft")
-    chain = "\n".join(f"{rule} drop" for rule in rules)
-    table = f"table ip cut {{\nchain input {{\ntype filter hook input priority 0\n{chain}\n}}\n}}\n"
-    subprocess.run(["nft", "-f", "-"], input=table, text=True, check=True)
+    _add_chain([], "cut", "input", *(f"{rule} drop" for rule in rules))
     try:
         yield
     finally:
-        subprocess.run(["nft", "delete table ip cut"], check=True)
+        _do("nft", "delete table ip cut")
 
 
 class Lan:
@@ -83,7 +81,7 @@ class Home:
     """
 
     def __init__(self, router, symmetric):
-        self._process, self.enter = _namespace("-n", "ip link set lo up; echo ready; exec cat")
+        self._process, self.enter = _namespace()
         network = f"10.0.{router.number}"
         # The cable gets its name in the machine's namespace. Its other end is in the router's.
         _do(*router.enter, "ip", "link", "add", "inside", "type", "veth", "peer", "name", "wire")
@@ -96,23 +94,10 @@ class Home:
         _do(*self.enter, "ip", "link", "set", "wire", "up")
         _do(*self.enter, "ip", "route", "add", "default", "via", f"{network}.1")
         _do(*router.enter, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
-        rules = f"""
-            table ip home {{
-                chain leave {{
-                    type nat hook postrouting priority 100
-                    oif cable masquerade {"fully-random" if symmetric else ""}
-                }}
-                chain pass {{
-                    type filter hook forward priority 0
-                    iif cable ct state new drop
-                }}
-                chain enter {{
-                    type filter hook input priority 0
-                    iif cable ct state new drop
-                }}
-            }}
-        """
-        subprocess.run([*router.enter, "nft", "-f", "-"], input=rules, text=True, check=True)
+        for hook in ("forward", "input"):
+            _add_chain(router.enter, "home", hook, "iif cable ct state new drop")
+        mapping = f"oif cable masquerade {'fully-random' if symmetric else ''}"
+        _add_chain(router.enter, "home", "postrouting", mapping, kind="nat", priority=100)
 
     def close(self):
         self._process.communicate()
@@ -124,7 +109,7 @@ class Machine:
     def __init__(self, number):
         self.number = number
         self._port = f"port{number}"  # the bridge's end of the cable
-        self._process, self.enter = _namespace("-n", "ip link set lo up; echo ready; exec cat")
+        self._process, self.enter = _namespace()
         self.pid = self._process.pid
         peer = ("type", "veth", "peer", "name", "cable", "netns", str(self._process.pid))
         _do("ip", "link", "add", self._port, *peer)
@@ -141,10 +126,8 @@ class Machine:
 
     def allow(self, *rules):
         """Drop all packets that this machine sends, except to the `Lan` by one of these rules of nftables."""
-        accepted = "\n".join(f"ip daddr {Lan.address} {rule} accept" for rule in rules)
-        chain = f"type filter hook output priority 0; policy drop\noif lo accept\n{accepted}"
-        table = f"table ip allowed {{\nchain output {{\n{chain}\n}}\n}}\n"
-        subprocess.run([*self.enter, "nft", "-f", "-"], input=table, text=True, check=True)
+        accepted = [f"ip daddr {Lan.address} {rule} accept" for rule in rules]
+        _add_chain(self.enter, "allowed", "output", "policy drop", "oif lo accept", *accepted)
 
     def unplug(self):
         _do(*self.enter, "ip", "link", "set", "cable", "down")
@@ -170,7 +153,13 @@ def _do(*command):
     subprocess.run(command, check=True)
 
 
-def _namespace(option, script):
+def _add_chain(enter, table, hook, *rules, kind="filter", priority=0):
+    """Add rules of nftables for a hook in a namespace."""
+    lines = "\n".join([f"chain {hook} {{", f"type {kind} hook {hook} priority {priority}", *rules, "}"])
+    _do(*enter, "nft", f"table ip {table} {{\n{lines}\n}}")
+
+
+def _namespace(option="-n", script="ip link set lo up; echo ready; exec cat"):
     """Run a script in a network namespace. Return its process and the prefix of commands that run there."""
     process = start_holder("unshare", option, "sh", "-c", script)
     return process, ["nsenter", f"--target={process.pid}", "--net"]

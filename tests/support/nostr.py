@@ -22,16 +22,13 @@ class NostrClient(Client):
         return messages
 
     async def request(self, subscription, *filters):
-        """Subscribe, and return all messages up to the response."""
         await self.send(["REQ", subscription, *filters])
         return await self.read()
 
     async def subscribe(self, subscription, *topics, **more):
-        """Subscribe to topics, and check that this succeeds."""
         assert await self.request(subscription, {"#x": topics, **more}) == [["EOSE", subscription]]
 
     async def publish(self, event):
-        """Publish an event, and return all messages up to the response."""
         await self.send(["EVENT", event])
         return await self.read()
 

@@ -13,10 +13,10 @@ from .waiting import output, run_command
 WEB = ROOT / "tornado_signal" / "web"
 
 
-def node_modules() -> Path:
-    """Return the folder with the packages of tests/generated/package-lock.json."""
+def node_modules(folder: Path = TESTS / "generated") -> Path:
+    """Return the folder with the packages of the package-lock.json in a folder."""
     require("node")
-    return npm.node_modules(TESTS / "generated")
+    return npm.node_modules(folder)
 
 
 def pack(directory: Path) -> Path:

@@ -306,20 +306,27 @@ class PlainApache(BareApache):
     SITE = BareApache.SITE.replace("{upstream}/", "{upstream}/ upgrade=websocket")
 
 
-class PlainNginx(Plain, Nginx):
-    SITE = """
-map $http_upgrade $connection_upgrade {{ default upgrade; "" close; }}
+# Of nginx, for WebSockets.
+NGINX_SITE = """
+map $http_upgrade $connection_upgrade {{ default upgrade; "" ""; }}
 server {{
     listen 127.0.0.1:{port};
     access_log off;
+    {lines}
+}}
+"""
+TUTORIAL = """
     location / {{
         proxy_pass http://127.0.0.1:{upstream};
         proxy_http_version 1.1;
         proxy_set_header Upgrade $http_upgrade;
         proxy_set_header Connection $connection_upgrade;
     }}
-}}
 """
+
+
+class PlainNginx(Plain, Nginx):
+    SITE = NGINX_SITE.replace('"" ""', '"" close').replace("{lines}", TUTORIAL)
 
 
 PLAIN = {"nginx": PlainNginx, "apache": PlainApache, "haproxy": PlainHAProxy, "caddy": PlainCaddy}
@@ -329,14 +336,7 @@ PLAIN |= {"lighttpd": PlainLighttpd, "varnish": PlainVarnish}
 class NginxPath(Plain, Nginx):
     """An nginx that forwards /signal/ to the server, as the documentation says."""
 
-    SITE = """
-map $http_upgrade $connection_upgrade {{ default upgrade; "" ""; }}
-server {{
-    listen 127.0.0.1:{port};
-    access_log off;
-    {lines}
-}}
-"""
+    SITE = NGINX_SITE
 
     def configure(self):
         (location,) = blocks("proxies", "A sub-path", "nginx")
@@ -356,7 +356,7 @@ INGRESS_HEADERS = {
 class Ingress(Plain, Nginx):
     """An nginx as ingress-nginx configures it for the annotations of the Helm chart."""
 
-    SITE = NginxPath.SITE
+    SITE = NGINX_SITE
 
     def configure(self):
         values = (ROOT / "examples/kubernetes/tornado-signal/values.yaml").read_text()
@@ -415,10 +415,8 @@ def required_lines(proxy):
     columns, _, *rows = re.findall(r"^\|(.*)\|$", sections("proxies")["Requirements for other proxies"], re.MULTILINE)
     column = [name.strip() for name in columns.split("|")].index(proxy)
     cells = [row.split("|") for row in rows]
-    return [line for cell in cells if cell[0].strip() in ADDRESSES for line in re.findall("`(.*?)`", cell[column])]
-
-
-ADDRESSES = ("client's address", "scheme and host")
+    cells = [cell for cell in cells if cell[0].strip() in ("client's address", "scheme and host")]
+    return [line for cell in cells for line in re.findall("`(.*?)`", cell[column])]
 
 
 class RequiredNginx(PlainNginx):
@@ -465,8 +463,8 @@ class HAProxy(Proxy):
 
 
 PROXIES = {"nginx": Nginx, "caddy": Caddy, "haproxy": HAProxy}
+# The other examples of the documentation, for plain HTTP.
 EXAMPLES = (NginxPath, Ingress, CaddyPath, ClusterCaddy, RequiredNginx, RequiredHAProxy)
-"""The other examples of the documentation, for plain HTTP."""
 
 
 @pytest.fixture

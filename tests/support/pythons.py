@@ -92,7 +92,6 @@ def download(folder: Path) -> None:
 
 
 def do(*command: str | Path, cwd: Path | None = None, **variables: str) -> str:
-    """Run a command that must succeed, and return its output."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHON"))}
     return output(run_command(*command, cwd=cwd, env=environ | variables, stderr=subprocess.STDOUT))
 

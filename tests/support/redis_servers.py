@@ -117,7 +117,6 @@ class RedisServer(contextlib.AbstractContextManager):
         self.wait(lambda: self.ask("PING"))
 
     def launch(self):
-        """Start the process without waiting until it responds."""
         environment = dict(os.environ)
         command = [binary(self.kind), *([] if self.settings is None else [self.settings])]
         command += ["--port", str(self.port), "--bind", self.host, "--dir", str(self.folder), "--save", ""]
@@ -145,7 +144,6 @@ class RedisServer(contextlib.AbstractContextManager):
         return self._control.execute_command(*command)
 
     def replicas(self):
-        """Return the number of replicas that are up to date."""
         return sum(replica["state"] == "online" for replica in self.replicas_seen())
 
     def replicas_seen(self):
@@ -345,7 +343,6 @@ def with_hand_clock(kind, cluster=False):
 
 
 def until_end(make, *arguments, **options):
-    """Start servers that serve all tests of this process."""
     return _shared.enter_context(make(*arguments, **options))
 
 

@@ -38,7 +38,6 @@ def share(redis, start, tmp_path):
 
 @pytest.fixture
 def publish():
-    """A function that starts `Publishers`, which stop with the test."""
     with end_all(Publishers, Publishers.stop) as start:
         yield start
 

@@ -40,7 +40,6 @@ def outcome(response):
 
 
 def open_socket(server, origin=ORIGIN, **options):
-    """Return a client of a server in this process or of another one."""
     scheme = "wss" if "ssl" in options else "ws"
     return RpcClient(f"{scheme}://127.0.0.1:{server.port}/ws", origin, **options)
 

@@ -54,10 +54,8 @@ NOT_FOUND = "Session not found, expired, or origin mismatch"
 FILES = {path: media_type for path, (_, media_type) in (assets.CLIENT | assets.DEMO).items()}
 # Of a server with keys, which has the most responses.
 DOCUMENT = json.loads(json.dumps(make_document(declare(Settings()), FILES, ("list",))))
-
-
+# It admits all connections.
 NO_LIMITER = SimpleNamespace(connected=lambda address, now_ms: SimpleNamespace(reject_status=0, release=lambda: None))
-"""A limiter of connections that admits all of them."""
 
 
 def invalid(parameter):
@@ -147,7 +145,6 @@ class Connection:
 
 @contextlib.asynccontextmanager
 async def connected(port, tls=None, host="127.0.0.1", source=None):
-    """Open a connection, optionally from a local address."""
     local = (source, 0) if source else None
     connection = Connection(*await asyncio.open_connection(host, port, ssl=tls, local_addr=local))
     try:
@@ -335,17 +332,14 @@ def check_documented(response, method, target):
         validator(json.dumps(content["schema"])).validate(response.json)
 
 
-def allowed_origin(response):
-    values = response.headers.get_list("Access-Control-Allow-Origin")
+def allowed_origin(response, name="Origin"):
+    values = response.headers.get_list(f"Access-Control-Allow-{name}")
     assert len(values) <= 1
     return values[0] if values else None
 
 
 def credentials(response):
-    """Return Access-Control-Allow-Credentials, which occurs at most once."""
-    values = response.headers.get_list("Access-Control-Allow-Credentials")
-    assert len(values) <= 1
-    return values[0] if values else None
+    return allowed_origin(response, "Credentials")
 
 
 def refused(response):

@@ -72,7 +72,6 @@ class LevelDB:
         return content_code(origin, [topic], offer)
 
     def one_process(self, store):
-        """Return a store that runs concurrent operations in order."""
         return store
 
     async def check(self, store):
@@ -84,7 +83,6 @@ class LevelDB:
         return position.store != memory.generation or position.event < memory.removals._forgotten
 
     async def settled(self, store):
-        """Wait until all watches have received all changes."""
         await turns()
 
     async def sweep_some(self, store):
@@ -219,7 +217,6 @@ on_every_engine = pytest.mark.parametrize("engine", ["leveldb", *ON_SERVERS], in
 
 
 async def received(feed):
-    """Wait until a feed of changes has processed all earlier messages."""
     while feed.pending:
         await asyncio.wait(list(feed.pending.values()))
     subscribers = list(feed._subscribers.values())

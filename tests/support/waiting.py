@@ -1,10 +1,8 @@
-"""Helpers that wait for conditions and processes, clean up after a test, and serve HTTP in a thread."""
+"""Helpers that wait for conditions and processes, and clean up after a test."""
 
 import contextlib
-import http.server
 import socket
 import subprocess
-import threading
 import time
 
 
@@ -24,7 +22,6 @@ def until(reached, bound_s=60, complaint=lambda: "the condition was not reached 
 
 
 def accepts(port):
-    """Return whether something listens on a port of this machine."""
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
@@ -48,7 +45,6 @@ def kill(process):
 
 
 def run_command(*command, **options):
-    """Run a command without input and wait until it exits."""
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.run([*map(str, command)], text=True, check=False, **options)
 
@@ -68,36 +64,3 @@ def start_holder(*command, **options):
         process.communicate()
         raise
     return process
-
-
-class LocalServer(http.server.ThreadingHTTPServer):
-    """An HTTP server in threads of this process, by default on a free port. For HTTPS, `tls` is its SSLContext."""
-
-    def __init__(self, handler, port=0, tls=None):
-        super().__init__(("127.0.0.1", port), handler)
-        if tls is not None:
-            self.socket = tls.wrap_socket(self.socket, server_side=True)
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,))
-        self._thread.start()
-
-    def close(self):
-        self.shutdown()
-        self._thread.join()
-        self.server_close()
-
-    def __exit__(self, *exc):
-        self.close()
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    """A request handler that logs nothing."""
-
-    def send(self, status, data, headers):
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(data)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *args):
-        pass

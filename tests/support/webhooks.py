@@ -20,7 +20,6 @@ def write_secret(folder, secret=SECRET):
 
 
 def status(code, **headers):
-    """Return a behaviour: respond with a status and headers."""
     return responding(b"", code, **headers)
 
 

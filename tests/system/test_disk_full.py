@@ -22,7 +22,6 @@ from support.waiting import until
 from tornado_signal.operator.fullness import RESOURCES
 from tornado_signal.stores.leveldb import files
 
-MIB = 1 << 20
 OFFER = base64.b64encode(random.Random(1).randbytes(150_000)).decode()  # LevelDB cannot compress it
 # Where the disk fails before the server knows that it is full, clients come back sooner.
 FAILING = {"offer": OFFER[:60_000], "waits": ("1", "10")}

@@ -29,14 +29,6 @@ def watching(all_watches):
         yield lambda key, count=1: [stack.enter_context(all_watches.watch(key)) for _ in range(count)]
 
 
-@pytest.fixture
-def without_gc():
-    """Only objects without references are freed."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
 def soon():
     """Return a deadline far enough in the future for tests that expect to be woken."""
     return asyncio.get_running_loop().time() + 30
@@ -179,7 +171,7 @@ async def test_change_while_waking_is_not_lost(all_watches, watching):
     await iterations_until(lambda: again.done() and all(wait.done() for wait in waits))
 
 
-async def test_closed_watch_leaves_nothing_behind(all_watches, without_gc):
+async def test_closed_watch_leaves_nothing_behind(all_watches, uncollected):
     watching = [all_watches.watch(b"k") for _ in range(100)]
     others = [all_watches.watch(b"other") for _ in range(100)]
     waits = [watch.wait(soon()) for watch in watching]
