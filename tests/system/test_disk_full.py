@@ -86,29 +86,6 @@ def gauge(server, name, *labels):
     return scrape(server.admin_url).one(name, *labels)
 
 
-def check_log_of_fullness(server):
-    """Check that the log names the full disk, and says when it has room again."""
-    said = [line.partition("operator.fullness: ")[2] for line in server.log if "operator.fullness: " in line]
-    assert said[0] == f"clients are refused: {RESOURCES['disk']}\n"
-    assert said[-1].startswith("clients are served again: disk had no room for ")
-
-
-@pytest.mark.slow
-def test_full_disk_without_a_reserve_is_named(small_disk, serve):
-    server = serve("--min-free-bytes", 0)
-    fill_up(small_disk / "ballast")
-    publisher = Publisher(server, **FAILING)
-    publisher.until(503)
-    until(lambda: gauge(server, "full", "disk"))
-    (small_disk / "ballast").unlink()
-    wait_until_ready(server)
-    publisher.until(200)
-    publisher.check()
-    until(lambda: not gauge(server, "full", "disk"))
-    assert server.stop() == 0
-    check_log_of_fullness(server)
-
-
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_nothing_acknowledged_is_lost_over_three_full_disks(durability, small_disk, start):
     server = start("--durability", durability, data=small_disk / "data")
@@ -182,7 +159,9 @@ def test_own_sessions_do_not_fill_the_disk(small_disk, serve):
     until(lambda: not gauge(server, "full", "disk"))
     assert gauge(server, "store_full") == 0
     assert failures(server) == []
-    check_log_of_fullness(server)
+    said = [line.partition("operator.fullness: ")[2] for line in server.log if "operator.fullness: " in line]
+    assert said[0] == f"clients are refused: {RESOURCES['disk']}\n"
+    assert said[-1].startswith("clients are served again: disk had no room for ")
     assert run_ok("check", "--data-dir", small_disk / "data").endswith("is sound\n")
 
 

@@ -211,9 +211,11 @@ async def test_failed_writes_take_no_space(opened, monkeypatch, until):
 
     with monkeypatch.context() as patch:
         patch.setattr(type(store.database._group), "write", failed)
+        patch.setattr(spaces, "REFUSED_S", 100)
         for _ in range(4):
             with pytest.raises(Unavailable):
                 await one.create(offer="o" * 3 * MIB)
+            assert store.space.full == "disk"
             await until(lambda: store.available)
     assert store.database.metrics.reopened == 4
     await one.create(offer="o" * 3 * MIB)
