@@ -593,7 +593,7 @@ async def test_offer_in_progress_does_not_outlive_its_rights(protected, monkeypa
     assert listed.json["sessions"] == []
 
 
-async def test_batch_with_fewer_rights_extends_nothing(pass_time, service):
+async def test_batch_with_fewer_rights_extends_nothing_and_a_jump_of_the_clock_ends_what_expires(pass_time, service):
     async with authorized(service, token_of(service, 10)) as client:
         await client.call("subscribe", topic="lobby")
         narrow = {"token": token_of(service, topics=["attic"])}
@@ -603,9 +603,6 @@ async def test_batch_with_fewer_rights_extends_nothing(pass_time, service):
         await pass_time(50)
         assert await client.closed() == 1008
         assert client.socket.close_reason == "token expired"
-
-
-async def test_jump_of_the_clock_ends_expired_connections(service, pass_time):
     async with authorized(service, token_of(service, 600)) as client:
         service.clock.ms += 500_000
         await pass_time(60)

@@ -232,7 +232,15 @@ def refused(response, status=429):
     return (response.status, response.json) == (status, UNAVAILABLE if status == 503 else TOO_MANY)
 
 
-async def test_rate_limit_refuses_requests_until_tokens_are_refilled(start_limited, monkeypatch):
+GET = head("GET", "/", with_origin(ORIGIN))
+
+
+async def ask(connection):
+    await connection.send(GET)
+    return await connection.receive()
+
+
+async def test_rate_limit_refuses_requests_and_then_connections_until_tokens_are_refilled(start_limited, monkeypatch):
     monkeypatch.setattr(per_address, "BURST_S", 1.5)
     service = await start_limited(rate_per_address=2)
     for path in ("/", "/nothing", "/topics"):
@@ -249,6 +257,18 @@ async def test_rate_limit_refuses_requests_until_tokens_are_refilled(start_limit
         service.clock.ms += 1500
         paths = (f"/topics?{query}", *["/topics"] * 3)
         assert [(await service.call("GET", path)).status for path in paths] == [200] * (1 + left) + [429] * (3 - left)
+    # A client that continues after refusals is disconnected.
+    service = await start_limited(rate_per_address=2)
+    async with service.connect() as connection:
+        responses = [await ask(connection) for _ in range(6)]
+        assert [response.status for response in responses] == [200] * 3 + [429] * 3
+        assert all(map(refused, responses[3:]))
+        assert [response.headers.get("Connection") for response in responses] == [None] * 5 + ["close"]
+        assert await connection.receive() is None
+    assert (await service.raw(GET)).headers["Connection"] == "close"  # also on a new connection
+    service.clock.ms += 1000
+    response = await service.raw(GET)
+    assert (response.status, response.headers.get("Connection")) == (200, None)
 
 
 async def test_offer_with_equal_content_does_not_count_twice(start_limited):
@@ -294,14 +314,6 @@ async def test_unfinished_bodies_share_a_limit(start_limited, monkeypatch):
     assert (await offer(service, offer="x" * 150_000)).status == 200
 
 
-GET = head("GET", "/", with_origin(ORIGIN))
-
-
-async def ask(connection):
-    await connection.send(GET)
-    return await connection.receive()
-
-
 @pytest.mark.parametrize(("setting", "status"), [("max_connections_per_address", 429), ("max_connections", 503)])
 async def test_excess_connection_gets_an_error_or_is_closed_within_a_second(start_limited, setting, status):
     service = await start_limited(**{setting: 1})
@@ -330,21 +342,6 @@ async def test_excess_connection_gets_an_error_or_is_closed_within_a_second(star
             await until(lambda: limits.refused == 0)
     await until(lambda: limits.connections == 0)
     assert (await service.call("GET", "/")).status == 200
-
-
-async def test_client_that_continues_after_refusals_is_disconnected(start_limited, monkeypatch):
-    monkeypatch.setattr(per_address, "BURST_S", 1.5)
-    service = await start_limited(rate_per_address=2)
-    async with service.connect() as connection:
-        responses = [await ask(connection) for _ in range(6)]
-        assert [response.status for response in responses] == [200] * 3 + [429] * 3
-        assert all(map(refused, responses[3:]))
-        assert [response.headers.get("Connection") for response in responses] == [None] * 5 + ["close"]
-        assert await connection.receive() is None
-    assert (await service.raw(GET)).headers["Connection"] == "close"  # also on a new connection
-    service.clock.ms += 1000
-    response = await service.raw(GET)
-    assert (response.status, response.headers.get("Connection")) == (200, None)
 
 
 @pytest.mark.parametrize(
