@@ -4,7 +4,6 @@ The table of docs/design.md#growth lists the collections.
 """
 
 import asyncio
-import gc
 import ipaddress
 import itertools
 import math
@@ -368,14 +367,11 @@ SLICED = [serve_clients, wake_watches, end_waits, pass_deadlines, disconnect_net
 SLICED += [publish_message, append_to_one_session]
 
 
+@pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("numbers", [pytest.param(NUMBERS, id="16,000"), WEEKLY])
 @pytest.mark.parametrize("work", [*STEPS, *SLICED])
 async def test_cost_grows_with_the_number_of_items_and_iterations_stay_short(work, numbers):
-    gc.disable()
-    try:
-        found = {number: [await measure(work, number) for _ in range(times)] for number, times in numbers.items()}
-    finally:
-        gc.enable()
+    found = {number: [await measure(work, number) for _ in range(times)] for number, times in numbers.items()}
     costs_s = [min(map(sum, measured)) for measured in found.values()]
     exponent = statistics.linear_regression([*map(math.log, found)], [*map(math.log, costs_s)]).slope
     assert exponent < MAX_EXPONENT
