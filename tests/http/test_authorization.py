@@ -540,7 +540,7 @@ async def test_connections_end_after_their_token_unless_it_is_renewed(pass_time,
         await pass_time(50)
         for client in (rpc, without, *others):
             reason = "no token was presented in time" if client is without else "token expired"
-            assert (await client.closed(), client.socket.close_reason) == (1008, reason)
+            assert await client.close_frame() == (1008, reason)
         assert (await asyncio.wait_for(poll, BOUND_S)).json["sessions"] == []
         assert await stream.rest() is not None
         await published_code(service, "lobby")
@@ -555,8 +555,7 @@ async def test_renewal_with_fewer_rights_closes_what_it_does_not_cover(service):
         await client.call("subscribe", topic="b")
         await client.call("authorize", token=token_of(service, topics=["b", "c*"]))
         await client.call("authorize", token=token_of(service, topics=["b", "cc*"]))
-        assert await client.closed() == 1008
-        assert client.socket.close_reason == "token with fewer rights"
+        assert await client.close_frame() == (1008, "token with fewer rights")
 
 
 def test_grant_includes_another():
@@ -601,8 +600,7 @@ async def test_batch_with_fewer_rights_extends_nothing_and_a_jump_of_the_clock_e
         await until(lambda: service.shared.limits.waiting == 2)
         service.clock.ms += 50_000
         await pass_time(50)
-        assert await client.closed() == 1008
-        assert client.socket.close_reason == "token expired"
+        assert await client.close_frame() == (1008, "token expired")
     async with authorized(service, token_of(service, 600)) as client:
         service.clock.ms += 500_000
         await pass_time(60)

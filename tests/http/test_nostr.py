@@ -252,8 +252,7 @@ async def test_each_value_of_each_filter_counts_as_a_channel(service):
         assert held.held == MAX_CHANNELS
         await client.subscribe("b", *topics)
         await client.send(["REQ", "c", {"#x": ["0"]}])
-        assert await client.closed() == 1008
-        assert client.socket.close_reason == "too many channels of a connection"
+        assert await client.close_frame() == (1008, "too many channels of a connection")
     await until(lambda: held.idle)
 
 

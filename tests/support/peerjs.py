@@ -10,6 +10,7 @@ class PeerSocket(RawClient):
     """One connection. `connect_peer` and `open_peer` return it."""
 
     next = RawClient.receive
+    closed = RawClient.close_frame
 
     async def send(self, kind, dst=None, **fields):
         """Send a message, whose payload can be among the fields."""
@@ -19,10 +20,6 @@ class PeerSocket(RawClient):
         """Check that no message is pending. `marker` is unique: the connection sends it to its own id and waits."""
         await self.send("OFFER", marker[0], payload=marker)
         assert (await self.next())["payload"] == list(marker)
-
-    async def closed(self):
-        """Return the code and reason of the end. Messages that are left can be read meanwhile."""
-        return await super().closed(), self.socket.close_reason
 
     async def close(self):
         await self.socket.close()

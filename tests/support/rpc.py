@@ -133,6 +133,3 @@ class RpcClient(RawClient):
             self.events.put_nowait(None)
             raise ConnectionError(self.socket.close_code)
         return params
-
-    async def close_frame(self):
-        return await self.closed(), self.socket.close_reason

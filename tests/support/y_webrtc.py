@@ -55,9 +55,13 @@ class RawClient:
             messages.append(message)
         return messages
 
-    async def closed(self):
+    async def close_frame(self):
+        """Return the code and the reason of the end. Messages that are left can be read meanwhile."""
         await asyncio.wait_for(self.socket.wait_closed(), BOUND_S)
-        return self.socket.close_code
+        return self.socket.close_code, self.socket.close_reason
+
+    async def closed(self):
+        return (await self.close_frame())[0]
 
     async def ended(self):
         """Return the code and the reason of the end, after dropping all messages."""
