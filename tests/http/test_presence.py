@@ -20,13 +20,6 @@ SECRET = "a secret of the offerer"
 OFFER = {"topic": "lobby", "info": "i", "offer": "o"}
 
 
-async def until_listed(service, *codes):
-    async def check():
-        return await listed(service) == [*codes]
-
-    await until(check)
-
-
 async def listed(service):
     return [session["code"] for session in await service.sessions()]
 
@@ -91,7 +84,8 @@ async def test_another_connection_with_the_secret_takes_over_an_offer_and_holds_
             assert await listed(service) == [code]
             assert service.shared.log.metrics.held == 1
     await pass_time(15)
-    await until_listed(service)
+    await until(lambda: not service.shared.log.metrics.held)
+    assert await listed(service) == []
 
 
 async def live(service, pass_time, seconds=100):
@@ -116,7 +110,8 @@ async def test_held_offer_outlives_its_ttl_although_it_is_refreshed_until_it_is_
         assert await listed(service) == codes[::-1]
         assert service.shared.log.metrics.held == 4
         assert await client.refused("poll", code=answered, side="offerer") == (404, NOT_FOUND)
-    await until_listed(service)
+    await until(lambda: not service.shared.log.metrics.held)
+    assert await listed(service) == []
 
 
 async def test_held_offers_are_renewed_rarely_even_with_a_short_ttl_and_after_an_internal_error(

@@ -103,11 +103,10 @@ def test_tls_over_a_unix_socket(tmp_path, pair, trusting, start):
 
 
 FOLDER = object()
-BAD = ["no certificate", "no key", "folder", "another's key", "another type", "swapped", "empty", "half", "encrypted"]
 
 
-def damage(defect, pair, pairs):
-    """Make a certificate or its key unusable and return the expected error."""
+def unusable_pairs(pair, pairs):
+    """Return the contents of unusable certificates and keys, each with the expected error."""
     certificate, key = (path.read_bytes() for path in pair)
     encrypted_pair = make_pair(pair.key.parent, "locked", passphrase=b"secret")
     missing = "No such file or directory; see --tls-"
@@ -115,7 +114,7 @@ def damage(defect, pair, pairs):
     mismatched = unusable + "the key does not belong to the certificate"
     no_pem = "{} does not contain a {} in PEM form; name one that does with --tls-{}"
     encrypted = f"the key {pair.key} is encrypted, and a server cannot prompt for its passphrase; remove the passphrase"
-    contents = {
+    return {
         "no certificate": (None, key, f"cannot read the TLS certificate {pair.certificate}: {missing}certificate"),
         "no key": (certificate, None, f"cannot read the TLS key {pair.key}: {missing}key"),
         "folder": (certificate, FOLDER, f"cannot read the TLS key {pair.key}: Is a directory; see --tls-key"),
@@ -126,21 +125,23 @@ def damage(defect, pair, pairs):
         "half": (certificate[: len(certificate) // 2], key, unusable),
         "encrypted": (*(path.read_bytes() for path in encrypted_pair), encrypted),
     }
-    *files, reason = contents[defect]
-    for path, content in zip(pair, files, strict=True):
-        path.unlink()
+
+
+def write(pair, *contents):
+    for path, content in zip(pair, contents, strict=True):
+        path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
         if content is FOLDER:
             path.mkdir()
         elif content is not None:
             path.write_bytes(content)
-    return reason
 
 
 @pytest.mark.parametrize(
     ("defect", "check"), [("no certificate", []), ("another's key", []), ("encrypted", ["--check"])]
 )
 def test_unusable_certificate_is_refused_before_the_data_directory_is_created(defect, check, pair, pairs, tmp_path):
-    reason = damage(defect, pair, pairs)
+    *contents, reason = unusable_pairs(pair, pairs)[defect]
+    write(pair, *contents)
     completed = run("serve", *check, "--port", 0, "--data-dir", tmp_path / "data", *pair.flags)
     assert (completed.returncode, completed.stdout) == (1, "")
     assert completed.stderr.startswith(f"tornado-signal: {reason}")
@@ -189,16 +190,13 @@ def test_new_certificate_applies_to_new_connections_only(server, pair, pairs, tr
 def test_unusable_new_certificate_is_logged_and_the_old_one_stays(subtests, start, pair, pairs, trusting, tmp_path):
     """The metrics have the expiry of the current one."""
     server = start(*pair.flags, "--admin-port", 0)
-    before = pair.certificate.read_bytes(), pair.key.read_bytes()
-    for defect in BAD:
+    before, unusable = [path.read_bytes() for path in pair], unusable_pairs(pair, pairs)
+    for defect, (*contents, reason) in unusable.items():
         with subtests.test(defect):
-            reason = damage(defect, pair, pairs)
+            write(pair, *contents)
             reload(server, f"ERROR .* reload failed, keeping the current settings: {re.escape(reason)}")
             assert certificate_name(server.port, trusting) == "first"
-        if pair.key.is_dir():
-            pair.key.rmdir()
-        pair.certificate.write_bytes(before[0])
-        pair.key.write_bytes(before[1])
+        write(pair, *before)
         reload(server, "INFO .* reloaded")
     expiring_late = make_pair(tmp_path, "later", days=30_000)  # after 2049, for which X.509 has another time format
     for current, applied in (pair, "nothing new"), (expiring_late, "certificate and key"):
@@ -209,7 +207,7 @@ def test_unusable_new_certificate_is_logged_and_the_old_one_stays(subtests, star
         assert timestamp == expected.timestamp()
     assert certificate_name(server.port, client_context(expiring_late)) == "later"
     assert server.stop() == 0
-    assert len(problems_logged(server)) == len(BAD)
+    assert len(problems_logged(server)) == len(unusable) == 9
 
 
 @on_both_loops
@@ -228,7 +226,7 @@ def test_new_certificate_on_both_loops_and_with_a_resumed_session(loop, pair, pa
         assert name == "first"
         pair.replace(pairs["rsa"])
         tls.certificate = read_certificate(*pair)
-        damage("another's key", pair, pairs)
+        write(pair, pairs["rsa"].certificate.read_bytes(), pairs["second"].key.read_bytes())
         with pytest.raises(OperatorError, match="does not belong to the certificate"):
             tls.certificate = read_certificate(*pair)
         for resumed, expected in ((None, "rsa"), (session, "first")):

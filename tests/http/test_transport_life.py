@@ -568,11 +568,6 @@ class FakeConnection:
         self.closed = True
 
 
-@pytest.fixture
-def unsent():
-    return MemoryBudget(100, attrgetter("unsent_bytes"))
-
-
 @pytest.mark.parametrize(
     ("sizes", "growths", "closed"),
     [
@@ -584,7 +579,8 @@ def unsent():
         ({"a": [101]}, [], {"a": [101]}),
     ],
 )
-def test_address_with_most_unsent_bytes_loses_its_largest_connections_first(sizes, growths, closed, unsent):
+def test_address_with_most_unsent_bytes_loses_its_largest_connections_first(sizes, growths, closed):
+    unsent = MemoryBudget(100, attrgetter("unsent_bytes"))
     connections = {name: [FakeConnection(unsent, name, size) for size in values] for name, values in sizes.items()}
     for address, index, size in growths:
         connections[address][index].grow(size)
@@ -594,7 +590,8 @@ def test_address_with_most_unsent_bytes_loses_its_largest_connections_first(size
     assert unsent.bytes == counted
 
 
-def test_client_that_has_read_since_or_is_removed_is_not_counted(unsent):
+def test_client_that_has_read_since_or_is_removed_is_not_counted():
+    unsent = MemoryBudget(100, attrgetter("unsent_bytes"))
     *readers, grower = [FakeConnection(unsent, *each) for each in (("a", 50), ("a", 30), ("b", 15))]
     for each in readers:
         each.unsent_bytes = 1
