@@ -158,16 +158,6 @@ def default_loop():
     loop.close()
 
 
-@pytest.fixture
-def uncollected():
-    """Without garbage collection, objects in reference cycles stay."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-    gc.collect()
-
-
 @pytest.fixture(scope="module", autouse=True)
 def collected():
     """A collection of garbage after each file, so that what it has left open fails its last test."""

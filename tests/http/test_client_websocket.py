@@ -410,16 +410,28 @@ async def test_token_is_a_string_or_a_function(websocket, protected, start_servi
     assert ("WS" in methods(service)) == websocket
 
 
-@pytest.mark.parametrize("token", [None, "nonsense", lambda: "nonsense"])
-async def test_refused_token_is_an_error(token, websocket, protected):
-    async with connect(await protected(), token, websocket=websocket) as client:
-        for call in (client.sessions("lobby", wait_s=0), client.offer(*OFFER, hold=True), client.topics()):
-            with pytest.raises(SignalError) as refused:
-                await call
-            assert (refused.value.status, refused.value.text) == (401, "Missing or invalid token")
-        with pytest.raises(SignalError, match="401"):
-            async with aclosing(client.topic_events("lobby")) as events:
-                await anext(events)
+async def test_refused_token_and_an_error_of_its_function_reach_the_caller(websocket, protected):
+    def fail():
+        raise LookupError("not logged in")
+
+    service = await protected()
+    for token in (None, "nonsense", lambda: "nonsense"):
+        async with connect(service, token, websocket=websocket) as client:
+            for call in (client.sessions("lobby", wait_s=0), client.offer(*OFFER, hold=True), client.topics()):
+                with pytest.raises(SignalError) as refused:
+                    await call
+                assert (refused.value.status, refused.value.text) == (401, "Missing or invalid token")
+            with pytest.raises(SignalError, match="401"):
+                async with aclosing(client.topic_events("lobby")) as events:
+                    await anext(events)
+    async with connect(service, make(topics=["attic"]), websocket=websocket) as client:
+        await client.sessions("attic", wait_s=0)
+        with pytest.raises(SignalError) as refused:
+            await client.sessions("lobby", wait_s=0)
+        assert (refused.value.status, refused.value.text) == (403, "Not allowed by the token")
+    async with connect(service, fail, websocket=websocket) as client:
+        with pytest.raises(LookupError, match="not logged in"):
+            await client.sessions("lobby", wait_s=0)
 
 
 async def test_redirect_to_another_host_gets_no_token(websocket, protected):
@@ -436,14 +448,6 @@ async def test_redirect_to_another_host_gets_no_token(websocket, protected):
     metrics = other.shared.log.metrics
     assert not metrics.tokens
     assert not metrics.requests
-
-
-async def test_topic_that_is_not_covered_is_an_error(websocket, protected):
-    async with connect(await protected(), make(topics=["attic"]), websocket=websocket) as client:
-        await client.sessions("attic", wait_s=0)
-        with pytest.raises(SignalError) as refused:
-            await client.sessions("lobby", wait_s=0)
-        assert (refused.value.status, refused.value.text) == (403, "Not allowed by the token")
 
 
 async def test_function_is_called_once_more_after_a_refusal(websocket, protected):
@@ -483,15 +487,6 @@ async def test_calls_at_the_same_time_share_a_new_token(protected):
     async with connect(await protected(), renew, websocket=False) as client:
         await asyncio.gather(*(client.topics() for _ in range(5)))
     assert len(calls) == 1
-
-
-async def test_error_of_the_function_reaches_the_caller(websocket, protected):
-    def fail():
-        raise LookupError("not logged in")
-
-    async with connect(await protected(), fail, websocket=websocket) as client:
-        with pytest.raises(LookupError, match="not logged in"):
-            await client.sessions("lobby", wait_s=0)
 
 
 async def test_held_offer_and_stream_outlive_many_tokens(protected):
