@@ -68,8 +68,8 @@ def runtimes(connect_page, connect_firefox):
 class Peers:
     """Actions of others at a server, and the streams of runtimes that must report them."""
 
-    def __init__(self, server, origin, runtimes, ways=WAYS):
-        self.server, self.origin, self.runtimes, self.ways = server, origin, runtimes, ways
+    def __init__(self, server, origin, runtimes):
+        self.server, self.origin, self.runtimes = server, origin, runtimes
 
     def call(self, path, **fields):
         status, found = self.server.call(path, fields, origin=self.origin)
@@ -86,12 +86,12 @@ class Peers:
         return first[1]
 
     def listen(self, name, about):
-        for way in self.ways:
+        for way in WAYS:
             self.evaluate(f"listen({json.dumps([name, self.server.url, about, self.origin, way])[1:-1]})")
 
     def ended(self, name):
         """How a stream has ended, everywhere."""
-        first, *others = [self.evaluate(f"ended[{json.dumps(f'{name} {way}')}]") for way in self.ways]
+        first, *others = [self.evaluate(f"ended[{json.dumps(f'{name} {way}')}]") for way in WAYS]
         assert all(each == first for each in others)
         return first
 
@@ -101,7 +101,7 @@ class Peers:
         Missed removals precede missed additions. A poll has a description before the candidates, and does not repeat
         what was listed before, as a listing after a restart does.
         """
-        for (runtime, each), way in itertools.product(self.runtimes.items(), self.ways):
+        for (runtime, each), way in itertools.product(self.runtimes.items(), WAYS):
             stream = f"{name} {way}"
             until(lambda each=each, stream=stream: distinct(each.evaluate("received")[stream]) >= distinct(expected))
             found = each.evaluate("received")[stream]

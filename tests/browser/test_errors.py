@@ -82,14 +82,6 @@ def test_insecure_url_of_a_secure_page_is_named(profiles):
         assert message.endswith("allows the origin https://app.example, and has an https: URL if that has one")
 
 
-def test_errors_of_names_have_codes(page, connect_page, server):
-    failing = "new Promise((resolve) => room('a', %s).addEventListener('error', ({error}) => resolve(error.code)))"
-    assert page.evaluate(failing % "{me: 'x'.repeat(257)}") == "name-invalid"
-    page.evaluate("enter('a', {me: 'Ada'})")
-    until(lambda: page.evaluate("here.listed"))
-    assert connect_page(server).evaluate(failing % "{me: 'Ada'}") == "name-taken"
-
-
 def test_page_alone_on_a_loopback_address_names_its_origin(page, connect_page, server, site):
     hints = []
     page.on("console", lambda message: hints.append(message.text))

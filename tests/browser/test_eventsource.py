@@ -9,26 +9,14 @@ import pytest
 from support.browsers import until
 from support.proxies import PROXIES
 
-PAGE = Path(__file__).with_name("eventsource.html")
 
-
-@pytest.fixture
-def origin(site):
-    site.pages["/page"] = PAGE.read_text()
-    return site.origin
-
-
-@pytest.fixture
-def open_page(profiles, origin):
+def open_page(profiles, site, stream):
+    site.pages["/page"] = Path(__file__).with_name("eventsource.html").read_text()
     page = profiles.context(ignore_https_errors=True).new_page()
-
-    def opening(stream):
-        page.goto(f"{origin}/page")
-        page.evaluate("stream => listen(stream)", stream)
-        page.wait_for_function("() => opened === 1")
-        return page
-
-    return opening
+    page.goto(f"{site.origin}/page")
+    page.evaluate("stream => listen(stream)", stream)
+    page.wait_for_function("() => opened === 1")
+    return page
 
 
 class Peers:
@@ -60,10 +48,6 @@ class Peers:
         page.wait_for_function("last => received.includes(last)", arg=self.expected[-1])
         assert applied(page.evaluate("received")) == applied(self.expected)
 
-    def restart(self, start, number):
-        self.server.stop(number)
-        self.server = start(port=self.server.url.rpartition(":")[2])
-
 
 def applied(events):
     """Return the codes that a reader of events knows."""
@@ -77,17 +61,18 @@ def applied(events):
     return known
 
 
-def test_topic_events_arrive_across_restarts(start, origin, open_page):
-    peers = Peers(start(), origin)
+def test_topic_events_arrive_across_restarts(start, site, profiles):
+    peers = Peers(start(), site.origin)
     codes = [peers.come() for _ in range(3)]
-    page = open_page(f"{peers.server.url}/lobby/events")
+    page = open_page(profiles, site, f"{peers.server.url}/lobby/events")
     for opened, number in ((2, signal.SIGTERM), (3, signal.SIGKILL)):
         codes += [peers.come() for _ in range(3)]
         peers.answer(codes.pop(0))
         peers.withdraw(codes.pop(1))
         if number == signal.SIGTERM:
             peers.see(page)  # the other time it ends with events on their way
-        peers.restart(start, number)
+        peers.server.stop(number)
+        peers.server = start(port=peers.server.port)
         # Before the page is back, or as it comes: this one must not be lost.
         codes.append(peers.come())
         peers.withdraw(codes.pop(0))
@@ -107,16 +92,12 @@ def sockets(server):
     return count
 
 
-def settle(server, count):
-    until(lambda: sockets(server) == count)
-
-
 @pytest.mark.parametrize("kind", PROXIES)
-def test_page_behind_a_proxy_reconnects_and_is_released(kind, start, start_proxy, origin, open_page):
-    peers = Peers(start(), origin)
+def test_page_behind_a_proxy_reconnects_and_is_released(kind, start, start_proxy, site, profiles):
+    peers = Peers(start(), site.origin)
     port = peers.server.port
     proxy = start_proxy(kind, port)
-    page = open_page(f"{proxy.url}/lobby/events")
+    page = open_page(profiles, site, f"{proxy.url}/lobby/events")
     peers.come()
     peers.see(page)
     page.evaluate("() => { window.errors = 0; source.addEventListener('error', () => { errors += 1; }); }")
@@ -128,6 +109,6 @@ def test_page_behind_a_proxy_reconnects_and_is_released(kind, start, start_proxy
     page.wait_for_function("() => opened === 2")
     peers.come()
     peers.see(page)
-    settle(peers.server, alone + 1)
+    until(lambda: sockets(peers.server) == alone + 1)
     page.evaluate("source.close()")  # of the connection to the proxy this ends only a stream
-    settle(peers.server, alone)
+    until(lambda: sockets(peers.server) == alone)

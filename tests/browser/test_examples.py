@@ -69,28 +69,6 @@ def application(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def open_plain(server, site, profiles):
-    text = (EXAMPLES / "plain" / "index.html").read_text()
-    assert text.count(ADDRESS) == 1
-    site.pages["/plain"] = text.replace(ADDRESS, server.url)
-    return lambda: profiles.open(f"{site.origin}/plain")
-
-
-@pytest.fixture
-def echo(application, server, site):
-    command = ["node", "index.js", server.url, site.origin]
-    process = subprocess.Popen(command, cwd=application / "node", stdout=subprocess.PIPE, text=True)
-    yield process
-    process.send_signal(signal.SIGINT)
-    try:
-        assert process.wait(30) == 0
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
 def talk(*pages):
     """Wait until pages are connected. A message of one is visible on all of them, including its own page."""
     for page in pages:
@@ -101,8 +79,28 @@ def talk(*pages):
         page.get_by_role("log").get_by_text("Hello & <b>welcome</b>").wait_for()
 
 
-def test_two_pages_of_plain_html_chat(open_plain):
-    talk(open_plain(), open_plain())
+def test_pages_of_plain_html_chat_and_the_example_for_node_echoes(application, server, site, profiles):
+    text = (EXAMPLES / "plain" / "index.html").read_text()
+    assert text.count(ADDRESS) == 1
+    site.pages["/plain"] = text.replace(ADDRESS, server.url)
+    page, other = (profiles.open(f"{site.origin}/plain") for _ in range(2))
+    talk(page, other)
+    other.close()
+    page.get_by_role("status").get_by_text("You and 1 more").wait_for(state="hidden")
+    command = ["node", "index.js", server.url, site.origin]
+    with subprocess.Popen(command, cwd=application / "node", stdout=subprocess.PIPE, text=True) as process:
+        try:
+            page.get_by_role("status").get_by_text("You and 1 more").wait_for()
+            assert process.stdout.readline().startswith("Guest ")
+            page.get_by_label("Message").fill("Is somebody here?")
+            page.get_by_label("Message").press("Enter")
+            page.get_by_role("log").get_by_text("Echo: Is somebody here?").wait_for()
+            page.close()
+            assert process.stdout.readline().endswith(" has left\n")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -176,17 +174,6 @@ def test_hook_for_react_renders_nothing_of_the_browser_on_a_server(react):
     """
     rendered = npm_package.run("node", "--input-type=module", "--eval", program, cwd=react)
     assert rendered.replace("&quot;", '"') == '<p>{"room":null,"peers":[],"error":null}</p>\n'
-
-
-def test_node_example_echoes_a_page(echo, open_plain):
-    page = open_plain()
-    page.get_by_role("status").get_by_text("You and 1 more").wait_for()
-    assert echo.stdout.readline().startswith("Guest ")
-    page.get_by_label("Message").fill("Is somebody here?")
-    page.get_by_label("Message").press("Enter")
-    page.get_by_role("log").get_by_text("Echo: Is somebody here?").wait_for()
-    page.close()
-    assert echo.stdout.readline().endswith(" has left\n")
 
 
 def test_pairs_in_node(application, server):

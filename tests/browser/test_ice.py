@@ -2,7 +2,7 @@
 
 import re
 
-from support.browsers import SELECTED, until
+from support.browsers import SELECTED, Traffic, until
 from support.browsers import TURN_SECRET as SECRET
 
 TURN = ("turn:turn.example:3478?transport=udp", "turns:turn.example")
@@ -34,20 +34,14 @@ def test_pages_connect_through_the_relay_only(coturn, start, connect_page, secre
 def test_password_is_renewed_after_half_of_its_time(start, site, connect_page, secret_file):
     server = start("--turn-servers", TURN[0], "--turn-secret-file", secret_file, "--turn-ttl-s", 600)
     alice = connect_page(server)
-    asked = []
-
-    def note(text):
-        if '"iceServers"' in text:
-            asked.append(text)
-
-    alice.on("websocket", lambda socket: socket.on("framesent", note))
+    traffic = Traffic(alice)
     alice.clock.install()
     alice.evaluate("listen('lobby', {info: 'alice'})")
 
     def published(number):
         """Wait until the page has published `number` offers."""
         until(lambda: alice.evaluate("steps.filter(([name]) => name === 'published').length") == number)
-        return len(asked)
+        return traffic.now().methods.count("iceServers")
 
     def answer():
         """Somebody answers the offer that is listed: the page publishes the next one."""
