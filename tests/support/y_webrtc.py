@@ -33,7 +33,8 @@ class RawClient:
 
     async def ping(self):
         """Wait until the server has read everything sent before."""
-        await asyncio.wait_for(await self.socket.ping(), BOUND_S)
+        async with asyncio.timeout(BOUND_S):
+            await (await self.socket.ping())
 
     async def subscribe(self, *topics):
         await self.send({"type": "subscribe", "topics": topics})
