@@ -7,7 +7,6 @@ be logged.
 import argparse
 import asyncio
 import contextlib
-import json
 import logging
 import random
 import re
@@ -19,10 +18,10 @@ from collections import Counter
 from pathlib import Path
 
 import uvloop
-from support.raw_http import take_body
-from support.service import NO_LIMITER, Service
+from support.raw_http import Answer, answers
+from support.rpc import until
+from support.service import TRANSPORTS, Service
 
-from tornado_signal import transport
 from tornado_signal.http.error_responses import make_error_responder
 
 from .inputs import Input, Maker
@@ -38,7 +37,7 @@ STEP_MS = 100  # the clock's advance for each input, so that sessions expire
 SWEEP = 500  # inputs between two sweeps
 FINE = {*range(200, 207), 303, 304, *range(400, 432), 501, 505}
 PAGES = ("text/html", "text/javascript", "text/css", "image/svg+xml", "text/plain", "application/typescript")
-PAGES += ("application/openmetrics-text", "application/octet-stream")
+PAGES += ("application/openmetrics-text", "application/octet-stream", "application/json", "text/event-stream")
 SHOWN = 20
 
 
@@ -57,48 +56,33 @@ class Log(logging.Handler):
             self.entries.append(f"log: {text.splitlines()[0]} ... {text.splitlines()[-1]}")
 
 
-def responses(raw: bytes) -> list[tuple[int, dict[str, str], bytes]]:
-    """Return status, headers and body of each response. Raise `Wrong` if one is malformed or truncated."""
-    parsed = []
-    while raw:
-        head, end, rest = raw.partition(b"\r\n\r\n")
-        first, *lines = head.decode("latin-1").split("\r\n")
-        if not end or not first.startswith("HTTP/1.1 ") or not all(": " in line for line in lines):
-            raise Wrong("not HTTP")
-        status = int(first[9:12])
-        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
-        if not rest or rest.startswith(b"HTTP/1.1 "):  # a response to HEAD has no body
-            body, raw, whole = b"", rest, True
-        else:
-            try:
-                body, raw, whole = take_body(status, headers, rest)
-            except (AssertionError, ValueError):
-                raise Wrong("chunks that are not well-formed") from None
-        if not whole and headers["content-type"] != "text/event-stream":
-            raise Wrong("an answer that is cut off")
-        if status >= 200:
-            parsed.append((status, headers, body))
-    return parsed
+def responses(raw: bytes) -> list[Answer]:
+    """Return the final responses. Raise `Wrong` if one is malformed or truncated."""
+    try:
+        parsed = answers(raw, may_be_heads=True)
+    except (AssertionError, ValueError):
+        raise Wrong("not HTTP, or chunks that are not well-formed") from None
+    if not all(each.whole or each.headers.get("content-type") == "text/event-stream" for each in parsed):
+        raise Wrong("an answer that is cut off")
+    return [each for each in parsed if each.status >= 200]
 
 
-def check(status: int, headers: dict[str, str], body: bytes) -> dict:
-    """Return the JSON of a response, or None if it has none. Raise `Wrong` for a response that must never be sent."""
+def check(response: Answer) -> dict:
+    """Return the JSON of a response, empty if it has none. Raise `Wrong` for a response that must never be sent."""
+    status, kind = response.status, response.headers.get("content-type", "")
     if status not in FINE:
         raise Wrong(f"a {status}")
-    kind = headers.get("content-type", "")
-    if status >= 400 and kind != "application/json":
+    if kind != "application/json" if status >= 400 else not kind.startswith(PAGES) and kind:
         raise Wrong(f"a {status} of type {kind}")
-    if kind == "application/json" and body:
-        try:
-            content = json.loads(body)
-        except ValueError:
-            raise Wrong(f"a {status} whose JSON is none") from None
-        if type(content) is not dict or (status >= 400 and content.keys() - {"action"} != {"error"}):
-            raise Wrong(f"a {status} with other JSON than ever")
-        return content
-    if kind and kind != "text/event-stream" and not kind.startswith(("application/json", *PAGES)):
-        raise Wrong(f"a {status} of type {kind}")
-    return {}
+    if kind != "application/json" or not response.body:
+        return {}
+    try:
+        content = response.json
+    except ValueError:
+        raise Wrong(f"a {status} whose JSON is none") from None
+    if type(content) is not dict or (status >= 400 and content.keys() - {"action"} != {"error"}):
+        raise Wrong(f"a {status} with other JSON than ever")
+    return content
 
 
 class Fuzzer:
@@ -122,14 +106,16 @@ class Fuzzer:
         service = Service(self._room / "data")
         await service.start()
         refusal = make_error_responder(service.shared.log)
-        applications = (service.application, service.admin)
-        public, admin = (transport.Server(transport.ServerState(each, refusal, NO_LIMITER)) for each in applications)
-        for name, server in (("public", public), ("admin", admin)):
-            listening = socket.socket(socket.AF_UNIX)
-            listening.bind(str(self._room / name))
-            await server.start([listening])
         sent = swept = 0
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(root.removeHandler, self._log)
+            stack.push_async_callback(service.stop)
+            states = []
+            for name, application in (("public", service.application), ("admin", service.admin)):
+                listening = socket.socket(socket.AF_UNIX)
+                listening.bind(str(self._room / name))
+                server = await stack.enter_async_context(TRANSPORTS["own"](application, [listening], refusal))
+                states.append(server.state)
             while sent < inputs:
                 before = sent
                 if self._rng.random() < BYTES_SHARE * TOGETHER / (1 + BYTES_SHARE * (TOGETHER - 1)):
@@ -143,17 +129,10 @@ class Fuzzer:
                     swept = sent
                     while await service.store.sweep(service.clock.ms):
                         pass
-            for _ in range(int(PATIENCE_S / LEFT_S)):
-                if not (public.state.connections or admin.state.connections):
-                    break
-                await asyncio.sleep(LEFT_S)
-            if left := [*public.state.connections, *admin.state.connections]:
-                self._note(f"{len(left)} connections that do not end", [])
-        finally:
-            await public.close(1.0)
-            await admin.close(1.0)
-            await service.stop()
-            root.removeHandler(self._log)
+            with contextlib.suppress(TimeoutError):
+                await until(lambda: not any(state.connections for state in states))
+            if left := sum(len(state.connections) for state in states):
+                self._note(f"{left} connections that do not end", [])
         return sent
 
     async def _send(self, inputs: list[Input]) -> None:
@@ -195,9 +174,9 @@ class Fuzzer:
             pass  # the server has closed the connection, after what was received
         finally:
             writer.transport.abort()
-        for status, headers, body in responses(bytes(received)):
-            self.statuses[status] += 1
-            self._maker.remember(check(status, headers, body))
+        for response in responses(bytes(received)):
+            self.statuses[response.status] += 1
+            self._maker.remember(check(response))
 
     def _note(self, what: str, inputs: list[Input]) -> None:
         what = re.sub(r"\d{4,}|0x[0-9a-f]+", "N", what)

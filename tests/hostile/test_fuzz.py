@@ -53,7 +53,7 @@ def test_server_errors_foreign_pages_and_answers_cut_off_are_wrong(raw, expected
     try:
         found = fuzzing.responses(raw)
         for response in found:
-            fuzzing.check(*response)
+            fuzzing.check(response)
     except fuzzing.Wrong:
         found = WRONG
-    assert (found if found == WRONG else [status for status, *_ in found]) == expected
+    assert (found if found == WRONG else [response.status for response in found]) == expected

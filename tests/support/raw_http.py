@@ -181,8 +181,8 @@ class Answer:
         return json.loads(self.body)
 
 
-def answers(raw: bytes) -> list[Answer]:
-    """Parse a server's output, which must consist of well-formed responses."""
+def answers(raw: bytes, *, may_be_heads: bool = False) -> list[Answer]:
+    """Parse a server's output, which must consist of well-formed responses, some of them to HEAD if they may be."""
     responses = []
     while raw:
         head, end, rest = raw.partition(b"\r\n\r\n")
@@ -194,7 +194,10 @@ def answers(raw: bytes) -> list[Answer]:
         headers = {name.lower(): value for name, value in pairs}
         assert len(headers) == len(pairs), head
         headers.pop("x-request-id", None)  # different for each request
-        body, raw, whole = take_body(int(status), headers, rest)
+        if may_be_heads and rest[:9] in (b"", b"HTTP/1.1 "):
+            body, raw, whole = b"", rest, True
+        else:
+            body, raw, whole = take_body(int(status), headers, rest)
         responses.append(Answer(int(status), headers, body, whole))
     return responses
 
