@@ -11,13 +11,11 @@ from .trial import GOALS, Outcome, against, attempt, measured
 
 def table(outcomes: list[Outcome]) -> str:
     """Return the figures of each attack. One that is too large is followed by NO."""
-    names = [*GOALS, "disk_mib"]
-    rows = [["attack", *(name.replace("_", " ") for name in names)]]
-    rows.append(["at most", *(f"{most:g}" for most in GOALS.values()), "bound"])
+    rows = [["attack", *(name.replace("_", " ") for name in GOALS)], ["at most", *map("{:g}".format, GOALS.values())]]
     for each in outcomes:
         wrong = against(each)
-        rows.append([each.attack, *(f"{measured(each, name):.3g}" + " NO" * (name in wrong) for name in names)])
-    return "\n".join(aligned(rows, right=range(1, len(names) + 1)))
+        rows.append([each.attack, *(f"{measured(each, name):.3g}" + " NO" * (name in wrong) for name in GOALS)])
+    return "\n".join(aligned(rows, right=range(1, len(GOALS) + 1)))
 
 
 def explain(outcome: Outcome) -> str:

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 import uvloop
-from support.rpc import RpcClient, outcome
+from support.rpc import RpcClient, open_socket, outcome
 from websockets.exceptions import WebSocketException
 
 from .wire import BROKEN, HONEST, Client, Place
@@ -65,13 +65,15 @@ class Peers:
         self.recorded["failed"].append((began_s, what))
         return Failed(what)
 
-    async def _timed(self, what: str, asking: Awaitable[tuple[int, dict]], wait_s: float = 0) -> dict:
+    async def _timed(self, what: str, asking: Awaitable[tuple[int, dict]], wait_s: float = 0, client=None) -> dict:
         """Return the result of a request, and record how long it took, unless it waits."""
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(PATIENCE_S + wait_s):
                 status, response = await asking
         except BROKEN as error:
+            if client is not None:  # later responses would be ambiguous
+                client.close()
             raise self._fail(began_s, f"{what}: {error!r}") from error
         finally:
             if what.endswith("poll"):
@@ -81,12 +83,7 @@ class Peers:
         return response
 
     async def _ask(self, client: Client, what: str, method: str, path: str, fields=None, wait_s: float = 0) -> dict:
-        try:
-            return await self._timed(what, client.ask(method, path, fields), wait_s)
-        except Failed as error:
-            if error.__cause__ is not None:  # later responses would be ambiguous
-                client.close()
-            raise
+        return await self._timed(what, client.ask(method, path, fields), wait_s, client)
 
     async def _meet(self, number: int) -> None:
         """Let two peers connect, one over a kept connection and the other over a new one."""
@@ -180,11 +177,11 @@ class Peers:
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(PATIENCE_S):
-                tls = {"ssl": context} if (context := self._place.context()) else {}
-                url = f"{'wss' if tls else 'ws'}://127.0.0.1:{self._place.port}/ws"
-                token = {"Authorization": f"Bearer {self._place.token}"} if self._place.token else {}
-                options = {"local_addr": (HONEST, 0), "additional_headers": token, "open_timeout": None, **tls}
-                rpc = await RpcClient(url, ORIGIN, **options).__aenter__()
+                options = {"ssl": context} if (context := self._place.context()) else {}
+                if token := self._place.token:
+                    options["additional_headers"] = {"Authorization": f"Bearer {token}"}
+                opening = open_socket(self._place, ORIGIN, local_addr=(HONEST, 0), open_timeout=None, **options)
+                rpc = await opening.__aenter__()
         except (*BROKEN, WebSocketException) as error:
             raise self._fail(began_s, f"WebSocket: {error!r}") from error
         with contextlib.closing(rpc), contextlib.closing(self._client()) as other:

@@ -27,7 +27,7 @@ from tornado_signal.settings.settings import Settings
 
 from .attacker import Attack
 from .attacks import ATTACKS
-from .watcher import Sample, Watcher
+from .watcher import Watcher
 from .wire import PREPARER
 
 PREPARE_S = 240.0  # time for an attack to prepare
@@ -43,7 +43,6 @@ ALLOWED = {"memory_mib": 64, "descriptors": 5, "threads": 2, "disk_mib": 32}  # 
 @dataclass
 class Outcome:
     attack: str
-    bound_mib: float  # limit of the store
     memory_mib: float = 0  # maximum beyond the quiet state
     disk_mib: float = 0  # maximum
     poll_s: float = math.inf  # p99 of honest polls
@@ -52,11 +51,10 @@ class Outcome:
     stopped_s: float = 0  # the longest duration of a tiny request during the whole trial
     failed: dict[str, int] = field(default_factory=dict)  # errors of honest peers and their number
     polls: int = 0
-    kept_memory_mib: float = 0  # `RECOVERY_S` after the attack, beyond the quiet state, like the next two
-    kept_descriptors: float = 0
+    kept_memory_mib: float = 0  # beyond the quiet state when it is as before, or `RECOVERY_S` after the attack
+    kept_descriptors: float = 0  # likewise, as the next one
     kept_threads: float = 0
-    kept_disk_mib: float = 0  # at the end
-    level_s: float = math.inf  # seconds until all values were back to normal
+    kept_disk_mib: float = 0  # likewise, after `DISK_RECOVERY_S`
     end_s: float = math.inf  # how long the server took to stop with exit status 0
     status: int | None = None  # the exit status
     log: list[str] = field(default_factory=list)  # log lines that report a bug
@@ -75,24 +73,23 @@ class Served(Server):
 
     def __init__(self, where: Path, attack: Attack, timeout_ms: int) -> None:
         self.data = where / "data"
-        certificate, token = "", ""
         flags = ["--port", "0", "--admin-port", "0", "--data-dir", str(self.data)]
         flags += ["--unlimited-addresses", f"{PREPARER}/32", "--session-timeout-ms", str(timeout_ms), *attack.options]
+        self._rest: list[object] = ["", ""]  # certificate and token
         if attack.tls:
             pair = make_pair(where)
-            certificate = str(pair.certificate)
+            self._rest[0] = pair.certificate
             flags += map(str, pair.flags)
         if attack.keys:
             flags += ["--auth-keys", str(write_secret(where / "keys"))]
-            token = make_token({"exp": time.time() + TOKEN_S})
+            self._rest[1] = make_token({"exp": time.time() + TOKEN_S})
         prefix = ["prlimit", f"--nofile={attack.files}:{attack.files}"] if attack.files else []
-        self._rest = certificate, token
         super().__init__([*prefix, str(COMMAND), "serve", *flags], where / "log")
 
-    @property
-    def place(self) -> list[object]:
-        """The arguments of a process that connects."""
-        return [urlsplit(self.base).port, *self._rest]
+    def command(self, module: str, *arguments: object) -> list[str]:
+        """Return the command of a process that connects."""
+        place = [urlsplit(self.base).port, *self._rest]
+        return [sys.executable, "-m", f"{__package__}.{module}", *map(str, [*arguments, *place])]
 
 
 def result(process: subprocess.Popen[str], timeout_s: float) -> dict:
@@ -111,40 +108,32 @@ def attempt(name: str, seconds: float, *, quiet_s: float = 4, disk_recovery_s: f
     Honest peers run alone for `quiet_s` before the attack. Afterwards memory, descriptors and threads must be back to
     normal within `RECOVERY_S`, the disk within `disk_recovery_s` (not checked if 0).
     """
-    attack = ATTACKS[name]
-    outcome = Outcome(name, Settings().max_store_bytes / 2**20)
+    attack, outcome = ATTACKS[name], Outcome(name)
     with contextlib.ExitStack() as stack:
-
-        def command(module: str, *arguments: object) -> list[str]:
-            return [sys.executable, "-m", f"{__package__}.{module}", *map(str, [*arguments, *served.place])]
-
         where = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hostile-")))
         if attack.disk_mib:
             where = stack.enter_context(mounted(where / "disk", attack.disk_mib))
         served = stack.enter_context(Served(where, attack, int(1000 * min(60, max(MEET_S, seconds)))))
         start, here = stack.enter_context(end_all(start_holder, kill)), {"cwd": TESTS, "env": environment()}
-        honest, probe = start(*command("honest"), **here), start(*command("probe", PROBE_PAUSE_S), **here)
+        honest, probe = (start(*served.command(*each), **here) for each in (["honest"], ["probe", PROBE_PAUSE_S]))
         watcher = Watcher(served.pid, served.data)
         stack.callback(watcher.stop)
         time.sleep(quiet_s)
-        now_s = time.monotonic()
-        quiet = watcher.between(now_s - quiet_s / 2, now_s) or watcher.samples[-1:]
-        attacking = run_command(*command("attacks", name, seconds), **here, timeout=seconds + PREPARE_S)
+        quiet = watcher.since(time.monotonic() - quiet_s / 2)
+        attacking = run_command(*served.command("attacks", name, seconds), **here, timeout=seconds + PREPARE_S)
         report = json.loads(output(attacking))
         begun_s, ended_s = report["begun_s"], report["ended_s"]
         outcome.answers = report["answers"]
         *soon, disk = ALLOWED  # LevelDB frees the disk later
-        outcome.level_s = wait_until_level(watcher, quiet, ended_s, RECOVERY_S, soon)
-        wait_until_level(watcher, quiet, ended_s, disk_recovery_s, [disk])
+        for names, bound_s in ((soon, RECOVERY_S), ([disk], disk_recovery_s)):
+            recover(outcome, watcher, quiet, names, ended_s + bound_s)
         time.sleep(NEWS_S)
-        over_s = time.monotonic()
-        felt = result(honest, 60)
+        measure_peers(outcome, result(honest, 60), begun_s, ended_s)
         probed = result(probe, 120)
-        measure_process(outcome, watcher, quiet, begun_s, ended_s)
+        outcome.stopped_s = max((taken for at_s, taken in probed["taken"] if at_s + taken >= begun_s), default=0)
+        measure_process(outcome, watcher, quiet, begun_s)
         if not disk_recovery_s:
             outcome.kept_disk_mib = 0
-        measure_peers(outcome, felt, begun_s, ended_s, over_s)
-        outcome.stopped_s = max((taken for at_s, taken in probed["taken"] if at_s + taken >= begun_s), default=0)
         stopped_s = served.stop()
         outcome.status = served.status
         if outcome.status == 0 and stopped_s is not None:
@@ -154,59 +143,50 @@ def attempt(name: str, seconds: float, *, quiet_s: float = 4, disk_recovery_s: f
     return outcome
 
 
-def typical(samples: list[Sample], name: str) -> float:
-    return statistics.median(getattr(sample, name) for sample in samples)
-
-
-def kept(quiet: list[Sample], last: Sample, name: str) -> float:
-    """Return the excess over the quiet state, for descriptors and threads over its maximum."""
-    if name in ("descriptors", "threads"):
-        return getattr(last, name) - max(getattr(sample, name) for sample in quiet)
-    return getattr(last, name) - typical(quiet, name)
-
-
-def wait_until_level(watcher: Watcher, quiet: list, ended_s: float, timeout_s: float, names: list) -> float:
-    """Wait until values are back to normal. Return the seconds since the attack, infinite if they are not."""
-    while (passed_s := time.monotonic() - ended_s) < timeout_s and watcher.is_alive():
+def recover(outcome: Outcome, watcher: Watcher, quiet: list, names: list[str], until_s: float) -> None:
+    """Wait until values are back to normal, and record their excess over the quiet state."""
+    while True:
+        for name in names:
+            usual = [getattr(sample, name) for sample in quiet]
+            most = max(usual) if name in ("descriptors", "threads") else statistics.median(usual)
+            setattr(outcome, f"kept_{name}", getattr(watcher.samples[-1], name) - most)
+        back = all(getattr(outcome, f"kept_{name}") <= ALLOWED[name] for name in names)
+        if back or time.monotonic() >= until_s or not watcher.is_alive():
+            return
         time.sleep(0.5)
-        if all(kept(quiet, watcher.samples[-1], name) <= ALLOWED[name] for name in names):
-            return passed_s
-    return math.inf
 
 
-def measure_process(outcome: Outcome, watcher: Watcher, quiet: list, begun_s: float, ended_s: float) -> None:
-    during = watcher.between(begun_s - 0.5, math.inf) or watcher.samples[-1:]
-    outcome.memory_mib = max(sample.memory_mib for sample in during) - typical(quiet, "memory_mib")
+def measure_process(outcome: Outcome, watcher: Watcher, quiet: list, begun_s: float) -> None:
+    during = watcher.since(begun_s - 0.5)
+    usual_mib = statistics.median(sample.memory_mib for sample in quiet)
+    outcome.memory_mib = max(sample.memory_mib for sample in during) - usual_mib
     outcome.disk_mib = max(sample.disk_mib for sample in during)
-    first, last = during[0], watcher.samples[-1]
+    first, last = during[0], during[-1]
     ran_s = max(last.ran_s - first.ran_s, 0.01)
     outcome.slowness = (ran_s + last.waited_s - first.waited_s) / ran_s
-    then = (watcher.between(begun_s, ended_s + RECOVERY_S) or [last])[-1]
-    for name in ALLOWED:
-        setattr(outcome, f"kept_{name}", kept(quiet, last if name == "disk_mib" else then, name))
 
 
-def measure_peers(outcome: Outcome, felt: dict, begun_s: float, ended_s: float, over_s: float) -> None:
+def measure_peers(outcome: Outcome, felt: dict, begun_s: float, ended_s: float) -> None:
     def taken(name: str, to_s: float) -> list[float]:
         return [seconds for at_s, seconds in felt[name] if begun_s <= at_s + seconds and at_s < to_s]
 
     polls = taken("poll", ended_s)
     outcome.polls = len(polls)
     outcome.poll_s, outcome.wake_s = p99(polls), p99(taken("wake", ended_s))
-    outcome.gone_s = p99(taken("gone", over_s) or [0])
+    outcome.gone_s = p99(taken("gone", math.inf) or [0])
     outcome.failed = dict(Counter(what for _, what in felt["failed"]).most_common())
 
 
 # The most that each figure may be.
 GOALS = {
     "memory_mib": 256,
+    "disk_mib": Settings().max_store_bytes / 2**20,
     "poll_s": 0.05,
     "wake_s": 0.1,
     "gone_s": 3,  # for the next sweep and the notification of an expiry
     "stopped_s": 0.1,
     "failed": 0,
     "wrong": 0,
-    "level_s": RECOVERY_S,
     **{f"kept_{name}": most for name, most in ALLOWED.items()},
     "log": 0,
     "end_s": 10,
@@ -225,9 +205,7 @@ def measured(outcome: Outcome, name: str) -> float:
 
 def against(outcome: Outcome, *, busy: bool = False) -> dict[str, str]:
     """Return a sentence for each figure that is too large. Busy, a slow server has more time in proportion."""
-    limits = GOALS | {"disk_mib": outcome.bound_mib}
-    if busy:
-        limits |= {name: most * max(1.0, outcome.slowness) for name, most in BUSY.items()}
+    limits = GOALS | {name: most * max(1.0, outcome.slowness) for name, most in BUSY.items() if busy}
     return {
         name: f"{name} {getattr(outcome, name)}, not at most {most:g}"
         for name, most in limits.items()

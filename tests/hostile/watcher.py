@@ -31,17 +31,12 @@ def look(pid: int, data: Path) -> Sample:
         raise ProcessLookupError(pid)
     descriptors = sum(1 for _ in (proc / "fd").iterdir())
     ran_ns, waited_ns, _ = map(int, (proc / "schedstat").read_text().split())
-    seen = of["RssAnon"] / 1024, of["Threads"], descriptors, disk_mib(data)
-    return Sample(time.monotonic(), *seen, ran_ns / 1e9, waited_ns / 1e9)
-
-
-def disk_mib(data: Path) -> float:
-    """Return the disk space of the files under a directory."""
-    total = 0
+    disk = 0
     for path in data.rglob("*"):
         with contextlib.suppress(OSError):  # LevelDB has removed the file
-            total += path.lstat().st_blocks * 512
-    return total / 2**20
+            disk += path.lstat().st_blocks * 512
+    seen = of["RssAnon"] / 1024, of["Threads"], descriptors, disk / 2**20
+    return Sample(time.monotonic(), *seen, ran_ns / 1e9, waited_ns / 1e9)
 
 
 class Watcher(threading.Thread):
@@ -67,5 +62,6 @@ class Watcher(threading.Thread):
         self._stopping.set()
         self.join()
 
-    def between(self, from_s: float, to_s: float) -> list[Sample]:
-        return [sample for sample in list(self.samples) if from_s <= sample.at_s <= to_s]
+    def since(self, from_s: float) -> list[Sample]:
+        """Return the samples since a moment, at least the last one."""
+        return [sample for sample in list(self.samples) if sample.at_s >= from_s] or self.samples[-1:]
