@@ -104,16 +104,12 @@ def start_waiter(locks, key=KEY):
     return asyncio.create_task(locks.acquire(key))
 
 
-async def test_free_lock_is_acquired_at_once(locks):
-    with await locks.acquire(KEY) as lock:
-        acquiring = locks.acquire(OTHER)
-        with pytest.raises(StopIteration):
-            acquiring.send(None)
-        assert (lock.key, locks.held(KEY), locks.held(OTHER)) == (KEY, True, True)
-
-
-async def test_new_waiter_does_not_overtake_the_first_one(locks):
+async def test_free_lock_is_acquired_at_once_and_a_new_waiter_does_not_overtake_the_first_one(locks):
     lock = await locks.acquire(KEY)
+    acquiring = locks.acquire(OTHER)
+    with pytest.raises(StopIteration):
+        acquiring.send(None)
+    assert (lock.key, locks.held(KEY), locks.held(OTHER)) == (KEY, True, True)
     first = start_waiter(locks)
     await run_loop()
     lock.release()
