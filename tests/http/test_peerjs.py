@@ -116,20 +116,6 @@ async def test_list_of_peers_is_bounded_and_charged(start_service, opened, monke
     assert statuses[-1] == 429
 
 
-async def test_incomplete_or_too_long_query_is_refused(service):
-    for query, error in (
-        ({"key": "k", "id": "a"}, NO_ID),
-        ({"key": "k", "token": "t"}, NO_ID),
-        ({"id": "a", "token": "t"}, NO_ID),
-        ({"key": "k", "id": "", "token": "t"}, NO_ID),
-        ({"key": "k", "id": "a" * 257, "token": "t"}, TOO_LONG),
-        ({"key": "k" * 257, "id": "a", "token": "t"}, TOO_LONG),
-    ):
-        peer = await connect_peer(service.port, **query)
-        assert await peer.next() == {"type": "ERROR", "payload": {"msg": error}}
-        assert await peer.closed() == (1005, "")
-
-
 @pytest.mark.parametrize("code", [1000, 1001])
 async def test_live_id_is_taken_and_free_at_once_after_a_clean_close(code, start_service, opened):
     service = await start_service(hold_grace_ms=3_600_000)
@@ -180,7 +166,18 @@ async def test_reconnection_replaces_the_earlier_connection_also_after_an_outage
     assert other.socket.close_code is None
 
 
-async def test_client_without_an_id_cannot_send(service, opened):
+async def test_incomplete_or_too_long_query_is_refused_and_a_client_without_an_id_cannot_send(service, opened):
+    for query, error in (
+        ({"key": "k", "id": "a"}, NO_ID),
+        ({"key": "k", "token": "t"}, NO_ID),
+        ({"id": "a", "token": "t"}, NO_ID),
+        ({"key": "k", "id": "", "token": "t"}, NO_ID),
+        ({"key": "k", "id": "a" * 257, "token": "t"}, TOO_LONG),
+        ({"key": "k" * 257, "id": "a", "token": "t"}, TOO_LONG),
+    ):
+        peer = await connect_peer(service.port, **query)
+        assert await peer.next() == {"type": "ERROR", "payload": {"msg": error}}
+        assert await peer.closed() == (1005, "")
     peer = await opened(service, "a")
     async with contextlib.AsyncExitStack() as stack:
         for query in ({"id": "a", "token": "x", "key": "peerjs"}, {"id": "", "token": "x", "key": "peerjs"}):
