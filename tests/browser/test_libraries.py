@@ -45,11 +45,6 @@ def open_page(profiles, site):
     return opening
 
 
-@pytest.fixture
-def url(start):
-    return start().url + "/"
-
-
 def heard(page, message):
     page.wait_for_function("(message) => heard.includes(message)", arg=message)
 
@@ -101,8 +96,8 @@ def test_lines_of_the_readme_as_they_stand(profiles, site, start, pair, tmp_path
         page.wait_for_function("() => globalThis.used?.length === 4 && reached()")
 
 
-def test_five_pages_edit_one_document_with_a_password(open_page, url):
-    edit_together([open_page() for _ in range(5)], url, "a password")
+def test_five_pages_edit_one_document_with_a_password(open_page, server):
+    edit_together([open_page() for _ in range(5)], f"{server.url}/", "a password")
 
 
 def test_y_webrtc_meets_again_after_a_restart(open_page, start):
@@ -148,12 +143,12 @@ def test_databases_of_rxdb_replicate_across_a_reload(profiles, site, start, tmp_
         heard(other, name)
 
 
-def test_default_import_of_trystero_connects_chromium_and_firefox(open_page, site, url, firefox):
+def test_default_import_of_trystero_connects_chromium_and_firefox(open_page, site, server, firefox):
     chromium = open_page()
     firefox.goto(f"{site.origin}/")
     until(lambda: firefox.evaluate("window.ready"))
     for page, message in ((chromium, "from Chromium"), (firefox, "from Firefox")):
-        page.evaluate(f"meetByTrystero('{url}', 'nostr', 'a room', '{message}')")
+        page.evaluate(f"meetByTrystero('{server.url}/', 'nostr', 'a room', '{message}')")
     heard(chromium, "from Firefox")
     until(lambda: "from Chromium" in firefox.evaluate("heard"))
 

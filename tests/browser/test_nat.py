@@ -20,33 +20,6 @@ HOMES = [
 ERRORS = "seen.filter(([name]) => name === 'error').map(([, message]) => message)"
 
 
-@pytest.fixture
-def open_homes(chromium, start, secret_file, lan, tmp_path):
-    """A function that opens two pages for each row of `HOMES`, which enter a room of their own."""
-    with contextlib.ExitStack() as stack:
-        port, _ = stack.enter_context(serve_turn(tmp_path, lan.address))
-        stun = ("--stun-servers", f"stun:{lan.address}:{port}")
-        turn = (*stun, "--turn-servers", f"turn:{lan.address}:{port}", "--turn-secret-file", secret_file)
-        servers, homes = {}, {False: [], True: []}
-        for name, flags in {"none": (), "stun": stun, "turn": turn}.items():
-            servers[name] = start("--address", lan.address, *flags, data=name)
-        for number in range(4):
-            enter = lan.home(symmetric=number > 1)
-            browser = launch_in(chromium(0).browser_type, enter, tmp_path / f"chromium{number}")
-            stack.callback(browser.close)
-            homes[number > 1].append(browser)
-
-        def opening(row):
-            symmetric, ice, _ = HOMES[row]
-            for number, is_symmetric in enumerate(symmetric):
-                context = homes[is_symmetric][number].new_context()
-                page = open_connect(context, servers[ice], "http://app.example")
-                page.evaluate(f"enter('room {row}', {{info: '{number}'}})")
-                yield page
-
-        yield opening
-
-
 def connects(pages):
     """Wait until two pages are connected and a message arrives each way. Return the types of their candidates."""
     reach(pages, "here.peers.size", 1)
@@ -62,13 +35,30 @@ def connects(pages):
     }
 
 
-def test_stun_connects_homes_and_only_turn_those_behind_symmetric_nats(open_homes):
-    rows = [[*open_homes(row)] for row in range(len(HOMES))]
-    for pages, (_, _, types) in zip(rows, HOMES, strict=True):
-        if types:
-            kinds = connects(pages)
-            assert "relay" in kinds if types == {"relay"} else kinds <= types
-    for pages, (_, _, types) in zip(rows, HOMES, strict=True):
-        for page in pages * (types is None):
-            until(lambda page=page: any("STUN or TURN server may be missing" in each for each in page.evaluate(ERRORS)))
-            assert page.evaluate("here.peers.size") == 0
+def test_stun_connects_homes_and_only_turn_those_behind_symmetric_nats(chromium, start, secret_file, lan, tmp_path):
+    with contextlib.ExitStack() as stack:
+        port, _ = stack.enter_context(serve_turn(tmp_path, lan.address))
+        stun = ("--stun-servers", f"stun:{lan.address}:{port}")
+        turn = (*stun, "--turn-servers", f"turn:{lan.address}:{port}", "--turn-secret-file", secret_file)
+        servers, homes, rows = {}, {False: [], True: []}, []
+        for name, flags in {"none": (), "stun": stun, "turn": turn}.items():
+            servers[name] = start("--address", lan.address, *flags, data=name)
+        for number in range(4):
+            enter = lan.home(symmetric=number > 1)
+            browser = launch_in(chromium(0).browser_type, enter, tmp_path / f"chromium{number}")
+            stack.callback(browser.close)
+            homes[number > 1].append(browser)
+        for row, (symmetric, ice, _) in enumerate(HOMES):
+            contexts = [homes[each][number].new_context() for number, each in enumerate(symmetric)]
+            rows.append([open_connect(context, servers[ice], "http://app.example") for context in contexts])
+            for number, page in enumerate(rows[row]):
+                page.evaluate(f"enter('room {row}', {{info: '{number}'}})")
+        for pages, (_, _, types) in zip(rows, HOMES, strict=True):
+            if types:
+                kinds = connects(pages)
+                assert "relay" in kinds if types == {"relay"} else kinds <= types
+        advice = "STUN or TURN server may be missing"
+        for pages, (_, _, types) in zip(rows, HOMES, strict=True):
+            for page in pages * (types is None):
+                until(lambda page=page: any(advice in each for each in page.evaluate(ERRORS)))
+                assert page.evaluate("here.peers.size") == 0

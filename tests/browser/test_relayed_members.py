@@ -28,36 +28,24 @@ ENTER = """import("/client.js").then(({ room }) => {
 })"""
 
 
-@pytest.fixture
-def relay(start, secret_file, lan, tmp_path):
-    """A function that starts a server and coturn in a `Lan`, with an authority, for one transport."""
-    with contextlib.ExitStack() as stack:
-
-        def starting(transport):
-            url, offset, protocol = TRANSPORTS[transport]
-            authority = make_pair(tmp_path, "authority", addresses=())
-            pair = make_pair(tmp_path, "turn.example", addresses=[lan.address], authority=authority)
-            port, _ = stack.enter_context(serve_turn(tmp_path, lan.address, tls=pair))
-            turn = url.format(lan.address, port + offset)
-            flags = ("--address", lan.address, *pair.flags, "--stun-servers", "none")
-            server = start(*flags, "--turn-servers", turn, "--turn-secret-file", secret_file)
-            rules = (f"tcp dport {server.url.rpartition(':')[2]}", f"{protocol} dport {port + offset}")
-
-            def make_machine():
-                machine = lan.machine()
-                machine.allow(*rules)
-                return machine
-
-            return server, authority, make_machine
-
-        yield starting
-
-
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_members_behind_firewalls_connect_through_the_relay(transport, relay, playwright, tmp_path, monkeypatch):
-    server, authority, make_machine = relay(transport)
+def test_members_behind_firewalls_connect_through_the_relay(
+    transport, start, secret_file, lan, playwright, tmp_path, monkeypatch
+):
+    url, offset, protocol = TRANSPORTS[transport]
+    authority = make_pair(tmp_path, "authority", addresses=())
+    pair = make_pair(tmp_path, "turn.example", addresses=[lan.address], authority=authority)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
     with contextlib.ExitStack() as stack:
+        port, _ = stack.enter_context(serve_turn(tmp_path, lan.address, tls=pair))
+        turn = ("--turn-servers", url.format(lan.address, port + offset), "--turn-secret-file", secret_file)
+        server = start("--address", lan.address, *pair.flags, "--stun-servers", "none", *turn)
+
+        def make_machine():
+            machine = lan.machine()
+            machine.allow(f"tcp dport {server.port}", f"{protocol} dport {port + offset}")
+            return machine
+
         trust(authority, tmp_path / ".pki" / "nssdb")
         browser = launch_in(playwright.chromium, make_machine().enter, tmp_path / "chromium")
         stack.callback(browser.close)

@@ -29,10 +29,13 @@ def test_the_next_server_is_asked_if_one_is_unavailable(server, page):
     until(lambda: page.evaluate("here.listed"))
 
 
-def test_a_server_without_it_is_an_error_with_a_code(start, connect_page):
-    page = connect_page(start("--nearby=false"))
+def test_a_server_without_it_is_an_error_with_a_code_which_the_demo_explains(start, connect_page, open_demo):
+    server = start("--nearby=false")
+    page, demo = connect_page(server), open_demo(server, "Alice", "")
     assert page.evaluate(FAIL % "") == "not-found"
     assert page.evaluate(FAIL % "{signal: AbortSignal.abort()}") == "AbortError"
+    demo.get_by_role("button", name=BUTTON).click()
+    shows(demo, "This server does not show which devices are in one network.")
 
 
 def test_button_of_the_demo_connects_the_devices_of_a_network(server, open_demo):
@@ -51,9 +54,3 @@ def test_button_of_the_demo_connects_the_devices_of_a_network(server, open_demo)
     bob.get_by_role("button", name="Leave").click()
     shows(alice, "Bob has left.")
     assert "nearby-" not in alice.locator("#elsewhere").inner_text()
-
-
-def test_button_of_the_demo_explains_a_server_without_it(start, open_demo):
-    page = open_demo(start("--nearby=false"), "Alice", "")
-    page.get_by_role("button", name=BUTTON).click()
-    shows(page, "This server does not show which devices are in one network.")
