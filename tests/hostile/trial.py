@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -40,24 +40,30 @@ MEET_S = 15  # for honest peers to connect before their session expires, on a bu
 ALLOWED = {"memory_mib": 64, "descriptors": 5, "threads": 2, "disk_mib": 32}  # that an allocator and LevelDB keep
 
 
+def goal(most: float, start: float = 0):
+    """Return a figure of `Outcome`, and the most that it may be."""
+    return field(default=start, metadata={"most": most})
+
+
 @dataclass
 class Outcome:
     attack: str
-    memory_mib: float = 0  # maximum beyond the quiet state
-    disk_mib: float = 0  # maximum
-    poll_s: float = math.inf  # p99 of honest polls
-    wake_s: float = math.inf  # p99 of the delay of honest waits
-    gone_s: float = 0  # p99 of the delay with which honest peers learn of an expiry
-    stopped_s: float = 0  # the longest duration of a tiny request during the whole trial
+    memory_mib: float = goal(256)  # maximum beyond the quiet state
+    disk_mib: float = goal(Settings().max_store_bytes / 2**20)  # maximum
+    poll_s: float = goal(0.05, math.inf)  # p99 of honest polls
+    wake_s: float = goal(0.1, math.inf)  # p99 of the delay of honest waits
+    gone_s: float = goal(3)  # p99 of the delay with which honest peers learn of an expiry, from the next sweep
+    stopped_s: float = goal(0.1)  # the longest duration of a tiny request during the whole trial
     failed: dict[str, int] = field(default_factory=dict)  # errors of honest peers and their number
-    polls: int = 0
-    kept_memory_mib: float = 0  # beyond the quiet state when it is as before, or `RECOVERY_S` after the attack
-    kept_descriptors: float = 0  # likewise, as the next one
-    kept_threads: float = 0
-    kept_disk_mib: float = 0  # likewise, after `DISK_RECOVERY_S`
-    end_s: float = math.inf  # how long the server took to stop with exit status 0
-    status: int | None = None  # the exit status
+    # Beyond the quiet state when it is as before, or `RECOVERY_S` (disk: `DISK_RECOVERY_S`) after the attack.
+    kept_memory_mib: float = goal(ALLOWED["memory_mib"])
+    kept_descriptors: float = goal(ALLOWED["descriptors"])
+    kept_threads: float = goal(ALLOWED["threads"])
+    kept_disk_mib: float = goal(ALLOWED["disk_mib"])
     log: list[str] = field(default_factory=list)  # log lines that report a bug
+    end_s: float = goal(10, math.inf)  # how long the server took to stop with exit status 0
+    polls: int = 0
+    status: int | None = None  # the exit status
     slowness: float = 1.0  # factor by which the server's event loop took longer than its CPU time
     answers: dict[str, int] = field(default_factory=dict)  # the attacker's responses
 
@@ -177,20 +183,8 @@ def measure_peers(outcome: Outcome, felt: dict, begun_s: float, ended_s: float) 
     outcome.failed = dict(Counter(what for _, what in felt["failed"]).most_common())
 
 
-# The most that each figure may be.
-GOALS = {
-    "memory_mib": 256,
-    "disk_mib": Settings().max_store_bytes / 2**20,
-    "poll_s": 0.05,
-    "wake_s": 0.1,
-    "gone_s": 3,  # for the next sweep and the notification of an expiry
-    "stopped_s": 0.1,
-    "failed": 0,
-    "wrong": 0,
-    **{f"kept_{name}": most for name, most in ALLOWED.items()},
-    "log": 0,
-    "end_s": 10,
-}
+GOALS = {each.name: each.metadata["most"] for each in fields(Outcome) if each.metadata}
+GOALS |= {"failed": 0, "log": 0, "wrong": 0}
 # After a short attack on a busy machine, because the attacker uses the same processors.
 BUSY = {"poll_s": 0.5, "wake_s": 1.0, "gone_s": 3, "stopped_s": 1.0, "end_s": 20}
 
