@@ -21,18 +21,13 @@ def wait_for_figures(page):
     return page
 
 
-@pytest.fixture
-def open_operator(profiles):
-    """A function that opens the page of a server and waits for its figures."""
-
-    def opening(server, token="", **options):
-        page = profiles.open(f"{server.admin_url}/", **options)
-        if token:
-            page.get_by_label("Admin token").fill(token)
-            page.get_by_role("button", name="Show").click()
-        return wait_for_figures(page)
-
-    return opening
+def open_operator(profiles, server, token="", **options):
+    """Open the page of a server, and wait for its figures."""
+    page = profiles.open(f"{server.admin_url}/", **options)
+    if token:
+        page.get_by_label("Admin token").fill(token)
+        page.get_by_role("button", name="Show").click()
+    return wait_for_figures(page)
 
 
 @pytest.fixture
@@ -51,13 +46,13 @@ def ticks(figure):
     return figure.locator(".events").get_attribute("d").count("M")
 
 
-def test_page_shows_the_state_of_the_server_and_follows_it(start, open_operator, findings):
+def test_page_shows_the_state_of_the_server_and_follows_it(start, profiles, findings):
     server, fields = start("--admin-port", "0"), {"info": "from a peer", "offer": "from a peer"}
     for number in range(5):
         server.call(f"/topic-{number}/offer", fields, origin="https://one.example")
     server.call("/lobby/offer", fields, origin="https://two.example")
     server.call("/nowhere")
-    page = open_operator(server)
+    page = open_operator(profiles, server)
     assert findings(page) == []
     assert page.get_by_role("heading", level=1).inner_text() == "Well"
     assert page.get_by_role("status").get_by_text("No trouble in the last 60 minutes.").is_visible()
@@ -85,17 +80,16 @@ def test_page_shows_the_state_of_the_server_and_follows_it(start, open_operator,
     assert traffic.locator(".line").get_attribute("d").count(",") >= 1
 
 
-def test_charts_have_thresholds_and_events(share, open_operator):
+def test_charts_have_thresholds_and_events(share, profiles):
     server = share()
-    page = open_operator(server)
+    page = open_operator(profiles, server)
     figure = page.get_by_role("listitem").filter(has_text="Trouble")
     assert figure.locator("svg .limit").count() == 1
     assert figure.locator("svg").bounding_box()["height"] >= 50
     other = share()
     until(lambda: ticks(figure) == 2)
-    assert (
-        call("admin", "block", "--address", "192.0.2.1", "--for", "1m", "--admin-url", server.admin_url).returncode == 0
-    )
+    done = call("admin", "block", "--address", "192.0.2.1", "--for", "1m", "--admin-url", server.admin_url)
+    assert done.returncode == 0
     other.stop()
     page.get_by_role("cell", name="has ended").wait_for()
     events = [message for _, _, level, message in rows(page, "Log") if level == "event"]
@@ -105,13 +99,13 @@ def test_charts_have_thresholds_and_events(share, open_operator):
     server.stop()
 
 
-def test_operator_at_night_learns_cause_time_and_address_and_blocks_it(guarded, open_operator, findings):
+def test_operator_at_night_learns_cause_time_and_address_and_blocks_it(guarded, profiles, findings):
     server = guarded("--trusted-proxies", "127.0.0.1")
     hammer(server, "192.0.2.7", 300)
     for number in range(4):
         hammer(server, f"2001:db8:1:{number}::7", 10)
     for options in (DESK, DESK | {"color_scheme": "dark"}, PHONE):
-        page = open_operator(server, TOKEN, **options)
+        page = open_operator(profiles, server, TOKEN, **options)
         for _ in range(2):  # the same after a reload
             word = page.get_by_role("heading", level=1).inner_text()
             assert re.fullmatch(r"Strained since \d\d:\d\d \(\d+ min\)", word)
@@ -139,20 +133,18 @@ def test_operator_at_night_learns_cause_time_and_address_and_blocks_it(guarded, 
     page.get_by_role("button", name="Unblock 192.0.2.7").wait_for()
 
 
-def test_reports_of_connections_are_in_the_band_and_refused_origins_are_named(start, open_operator):
+def test_reports_of_connections_are_in_the_band_and_refused_origins_are_named(start, profiles):
     server = start("--admin-port", "0", "--connection-reports", "--allowed-origins", "https://app.example")
     hammer(server, "192.0.2.7", 3)
     for kind, outcome, number in (("host", "connected", 89), ("relay", "connected", 8), ("host", "failed", 3)):
         for _ in range(number):
             server.exchange("/report", {"outcome": outcome, "local": kind, "ms": 380}, origin="https://app.example")
-    page = open_operator(server)
+    page = open_operator(profiles, server)
     assert page.get_by_text("97 % of 100 connections, 8 % by relay, median 0.4 s").is_visible()
     assert page.get_by_role("heading", level=1).inner_text() == "Well"
     assert page.get_by_text("Refused origins: https://broken.example (3)").is_visible()
-    assert (
-        page.get_by_role("region", name="Warnings").get_by_text("pages of https://broken.example are refused").count()
-        == 1
-    )
+    warnings = page.get_by_role("region", name="Warnings")
+    assert warnings.get_by_text("pages of https://broken.example are refused").count() == 1
 
 
 def test_token_is_asked_for_with_the_keyboard(guarded, profiles, findings):
@@ -181,11 +173,11 @@ def answered(page, question, answer="accept"):
     assert asked == [question]
 
 
-def test_actions_are_confirmed_and_shown(guarded, open_operator, findings):
+def test_actions_are_confirmed_and_shown(guarded, profiles, findings):
     server = guarded("--admin-topics", "true")
     for topic in ("lobby", "attic"):
         server.offer(topic)
-    page = open_operator(server, TOKEN)
+    page = open_operator(profiles, server, TOKEN)
     page.get_by_role("button", name="Withdraw the sessions of lobby").focus()
     with answered(page, "Withdraw the sessions of lobby?", "dismiss"):
         page.keyboard.press("Enter")
@@ -236,11 +228,11 @@ def test_actions_are_confirmed_and_shown(guarded, open_operator, findings):
     wait_for_figures(page)
 
 
-def test_page_shows_all_servers_and_workers_and_names_a_missing_one(share, open_operator):
+def test_page_shows_all_servers_and_workers_and_names_a_missing_one(share, profiles):
     server = share("--workers", "2")
     for _ in range(5):
         server.offer()
-    page = open_operator(server)
+    page = open_operator(profiles, server)
     figure = page.get_by_role("listitem").filter(has_text="Room")
     figure.get_by_text("5", exact=True).wait_for()
     other = share()

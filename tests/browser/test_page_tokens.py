@@ -22,32 +22,27 @@ def protected(start, keys):
     return start("--auth-keys", keys, "--auth-anonymous", "list")
 
 
-@pytest.fixture
-def open_page(connect_page):
-    """A function that opens a page whose `makeToken` calls a function of this process and records the result."""
+def open_page(connect_page, server, make):
+    """Open a page whose `makeToken` calls a function of this process and records the result."""
+    page = connect_page(server)
+    page.made = []
 
-    def opening(server, make):
-        page = connect_page(server)
-        page.made = []
+    def record():
+        page.made.append(make())
+        return page.made[-1]
 
-        def record():
-            page.made.append(make())
-            return page.made[-1]
-
-        page.expose_function("makeToken", record)
-        return page
-
-    return opening
+    page.expose_function("makeToken", record)
+    return page
 
 
 def make(life_s=600, **claims):
     return make_token({"exp": time.time() + life_s, **claims})
 
 
-def test_peers_with_tokens_connect(over, reached, protected, open_page):
+def test_peers_with_tokens_connect(over, reached, protected, connect_page):
     server = reached(protected)
-    alice = open_page(server, lambda: make(topics=["lobby"], info="alice"))
-    bob = open_page(server, lambda: make(topics=["lob*"], actions=["list", "answer"]))
+    alice = open_page(connect_page, server, lambda: make(topics=["lobby"], info="alice"))
+    bob = open_page(connect_page, server, lambda: make(topics=["lob*"], actions=["list", "answer"]))
     alice.evaluate("listen('lobby', {info: 'alice', token: makeToken})")
     assert bob.evaluate("call('lobby', {info: 'bob', token: makeToken})") == ["alice", "alice: hello"]
     assert len(alice.made) == len(bob.made) == 1
@@ -63,9 +58,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("socket", ["true", "false"])
-def test_refused_tokens_are_errors_with_codes(socket, protected, open_page):
+def test_refused_tokens_are_errors_with_codes(socket, protected, connect_page):
     claims = {}
-    page = open_page(protected, lambda: make(**claims))
+    page = open_page(connect_page, protected, lambda: make(**claims))
     offer = "offer('lobby', {info: 'me', offer: 'o'})"
     for claims, code in REFUSED:
         assert page.evaluate(f"() => {API % socket}.{offer}.catch(({{code}}) => code)") == code, claims
@@ -74,9 +69,9 @@ def test_refused_tokens_are_errors_with_codes(socket, protected, open_page):
         assert [type for type, *_ in page.evaluate("seen")] == ["error", "close"], claims
 
 
-def test_websocket_is_authorized_again_before_the_expiry_and_replaced_for_fewer_rights(protected, open_page):
+def test_websocket_is_authorized_again_before_the_expiry_and_replaced_for_fewer_rights(protected, connect_page):
     tokens = iter([make(), make(1200), make(1800, topics=["lobby"])])
-    page = open_page(protected, lambda: next(tokens))
+    page = open_page(connect_page, protected, lambda: next(tokens))
     traffic = Traffic(page)
     page.clock.install()
     page.evaluate(f"async () => {{ window.api = {API % 'true'}; await api.topics(); }}")
@@ -101,21 +96,21 @@ def test_websocket_is_authorized_again_before_the_expiry_and_replaced_for_fewer_
     assert len(page.made) == 3
 
 
-def test_closed_page_withdraws_its_offer_over_http(protected, site, open_page):
-    page = open_page(protected, make)
+def test_closed_page_withdraws_its_offer_over_http(protected, site, connect_page):
+    page = open_page(connect_page, protected, make)
     page.evaluate("listen('lobby', {info: 'alice', socket: false, token: makeToken})")
     until(lambda: page.evaluate("0") or listed(protected, site.origin))
     page.goto("about:blank")
     until(lambda: not listed(protected, site.origin))
 
 
-def test_room_continues_with_a_token_of_the_next_key(protected, keys, open_page):
+def test_room_continues_with_a_token_of_the_next_key(protected, keys, connect_page):
     used = {"secret": SECRET, "name": "main"}
 
     def newest():
         return make_token({"exp": time.time() + 600, "topics": ["room~lobby"]}, **used)
 
-    alice = open_page(protected, newest)
+    alice = open_page(connect_page, protected, newest)
     alice.evaluate("enter('lobby', {info: 'alice', token: makeToken})")
     alice.wait_for_function("() => here.listed")
     used |= {"secret": OTHER_SECRET, "name": "next"}
@@ -123,7 +118,7 @@ def test_room_continues_with_a_token_of_the_next_key(protected, keys, open_page)
     (keys / "main.secret").unlink()
     protected.process.send_signal(signal.SIGHUP)
     until(lambda: alice.evaluate("0") or len(alice.made) == 2)
-    bob = open_page(protected, newest)
+    bob = open_page(connect_page, protected, newest)
     bob.evaluate("enter('lobby', {info: 'bob', token: makeToken})")
     for page, other in ((alice, "bob"), (bob, "alice")):
         page.wait_for_function("(name) => seen.some(([type, info]) => type === 'join' && info === name)", arg=other)
