@@ -11,17 +11,13 @@ ODD = r"a/b\c %2F d;e+f?g#h:i@j&k=l\"m~n🎉.."
 KINDS = {"apache": BareApache, "nginx below /signal/": BareNginxPath}
 
 
-@pytest.fixture(params=["nginx", "nginx to a Unix socket", *KINDS])
-def bare(request, start, start_proxy, tmp_path):
-    """A server, and a proxy in front of it."""
-    path = tmp_path / "signal.sock"
-    unix = request.param.endswith("socket")
+@pytest.mark.parametrize("kind", ["nginx", "nginx to a Unix socket", *KINDS])
+def test_pages_find_each_other_in_any_room_and_the_check_agrees(
+    kind, start, start_proxy, profiles, open_demo, connect_page, tmp_path
+):
+    path, unix = tmp_path / "signal.sock", kind.endswith("socket")
     server = start("--stun-servers", "none", *(("--address", f"unix:{path}") if unix else ()))
-    return server, start_proxy(KINDS.get(request.param, BareNginx), path if unix else server.port)
-
-
-def test_pages_find_each_other_in_any_room_and_the_check_agrees(bare, profiles, open_demo, connect_page):
-    server, proxy = bare
+    proxy = start_proxy(KINDS.get(kind, BareNginx), path if unix else server.port)
     meet(**{name: open_demo(proxy, name) for name in ("Alice", "Bob")})
     results = checked(profiles.open(f"{proxy.url}/demo#check"))
     assert results["HTTP"][0] == results["Signaling"][0] == "ok", results
