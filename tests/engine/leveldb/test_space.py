@@ -175,7 +175,7 @@ async def test_changes_that_wait_for_their_write_are_bounded(opened):
     assert {each.retry_after_s for each in refused} == {RETRY_AFTER_S}
 
 
-async def test_full_store_refuses_until_sessions_expire(opened, clock):
+async def test_full_store_refuses_until_sessions_expire(opened, restarted, clock):
     store, one = await opened(max_store_bytes=3 * MIB)
     code = await one.create()
     other = await one.create()
@@ -201,6 +201,8 @@ async def test_full_store_refuses_until_sessions_expire(opened, clock):
     assert await one.codes() == [code]
     assert not store.space.full
     await one.answer(code, large)
+    store, _ = await restarted(store, max_store_bytes=3 * MIB)
+    assert store.space.size_bytes > 0  # it is measured when it opens
 
 
 async def test_failed_writes_take_no_space(opened, monkeypatch, until):
