@@ -208,7 +208,10 @@ async def test_session_stream_reports_the_messages_of_the_other_side(service, fo
 
 
 @pytest.mark.parametrize("trigger", ["swept", "passed"])
-async def test_session_stream_ends_when_the_session_expires_unless_it_was_refreshed(trigger, service, follow):
+async def test_session_stream_ends_when_the_session_expires_unless_it_was_refreshed(
+    trigger, service, follow, monkeypatch
+):
+    monkeypatch.setattr(streams, "HEARTBEAT_S", 1.0)  # when a stream looks again
     code = await service.offer()
     service.clock.ms += TIMEOUT_MS - 100
     async with follow(code, "answerer") as stream:

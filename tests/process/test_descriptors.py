@@ -94,6 +94,7 @@ def test_more_clients_than_descriptors_are_served_refused_or_closed(start):
     assert all(any(text in line for text in expected) for line in server.log)
 
 
+@pytest.mark.slow
 def test_full_server_is_visible_everywhere_and_logged_twice(start, manager):
     manager, name = manager
     limit = ["prlimit", f"--nofile={DESCRIPTORS_KEPT + 3}"]
