@@ -9,6 +9,7 @@ import os
 import re
 import time
 from contextlib import aclosing
+from types import SimpleNamespace
 
 import pytest
 from support.backend import Backend, responding
@@ -440,3 +441,43 @@ async def test_new_connection_of_a_room_uses_new_ice_servers(leads, start, tmp_p
     used_by_room = [servers for servers in used if servers]
     assert used_by_room
     assert [previous] not in used_by_room
+
+
+@pytest.mark.needs("aiortc")
+@pytest.mark.parametrize("side", ["offerer", "answerer"])
+async def test_connection_is_closed_if_its_caller_leaves_before_it_is_returned(side, monkeypatch):
+    from tornado_signal_client import Peers, peers
+
+    made, leaving = [], asyncio.Event()
+
+    async def reading(*_, **__):
+        try:
+            yield SimpleNamespace(description="{}", sessions=[{"code": "code", "offer": "o"}])
+        finally:
+            leaving.set()
+            await asyncio.Event().wait()
+
+    class Recorded(peers.Connection):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append(self)
+
+    async def connected(session):
+        return Recorded([], "answerer")
+
+    async def call(*_):
+        return "code"
+
+    monkeypatch.setattr(peers, "Connection", Recorded)
+    async with Peers("http://127.0.0.1:9", ORIGIN, ice_servers=[]) as others:
+        for name, replaced in ("news", reading), ("listings", reading), ("_publish", call), ("_try_to_withdraw", call):
+            monkeypatch.setattr(others.client, name, replaced)
+        monkeypatch.setattr(others, "_connect", connected)
+        caller = others.publish("topic") if side == "offerer" else asyncio.create_task(others.join("topic"))
+        await leaving.wait()
+        if side == "offerer":
+            await caller.close()
+        else:
+            caller.cancel()
+            await asyncio.wait([caller])
+        assert [each.peer.signalingState for each in made] == ["closed"]

@@ -134,6 +134,12 @@ class Peers(Closable):
         After `timeout` seconds TimeoutError is raised.
         """
         self._check(topic, timeout)
+        async with contextlib.AsyncExitStack() as cleanup:
+            connection = await self._join(topic, timeout, cleanup)
+            cleanup.pop_all()
+        return connection
+
+    async def _join(self, topic: str, timeout: float | None, cleanup: contextlib.AsyncExitStack) -> Connection:
         tried: set[str] = set()
         async with self.client._time_limit(timeout), aclosing(self.client.listings(topic)) as listings:
             async for listing in listings:
@@ -142,6 +148,7 @@ class Peers(Closable):
                     if session["code"] not in tried:
                         tried.add(session["code"])
                         if connection := await self._connect(session):
+                            cleanup.push_async_callback(connection.close)  # the end of the listings can be cancelled
                             return connection
         raise AssertionError("unreachable")
 
@@ -191,6 +198,7 @@ class Publication(Closable):
         self._peers = peers
         self._ready: asyncio.Queue[Connection | BaseException | None] = asyncio.Queue()
         self._has_listener = False
+        self._answered: set[Connection] = set()  # those that are not open yet
         self._tasks = Tasks()
         self._tasks.start(self._publish())
 
@@ -206,6 +214,7 @@ class Publication(Closable):
         """Withdraw the offer. Open connections stay open."""
         self._peers._open.discard(self)
         await self._tasks.cancel()
+        await asyncio.gather(*(connection.close() for connection in self._answered))
         self._ready.put_nowait(None)
 
     async def _publish(self) -> None:
@@ -241,6 +250,7 @@ class Publication(Closable):
                     async with asyncio.timeout(RENEW_S), aclosing(updates):
                         async for update in updates:
                             if update.description is not None:
+                                self._answered.add(connection)
                                 cleanup.pop_all()
                                 own_offers.discard(offer)
                                 return connection, secret
@@ -252,10 +262,8 @@ class Publication(Closable):
     async def _open(self, connection: Connection, secret: str) -> None:
         try:
             await connection.open(self._peers.client, secret)
-        except BaseException as error:
+        except Exception:  # the answering peer can send anything or disconnect, and the publication continues
             await connection.close()
-            # The answering peer can send anything or disconnect. Its failure must not end the publication.
-            if not isinstance(error, Exception):
-                raise
         else:
             self._ready.put_nowait(connection)
+        self._answered.discard(connection)
