@@ -284,3 +284,21 @@ async def test_member_that_loses_its_name_no_longer_waits_for_an_attempt(monkeyp
     assert roster.next().id == "early"
     roster.discard(roster.next())
     assert roster.next() is None
+
+
+@pytest.mark.needs("aiortc")
+async def test_offer_that_has_waited_starts_no_attempt_after_the_end(monkeypatch):
+    from tornado_signal_client import attempts
+    from tornado_signal_client.room_peer import Member
+
+    connected = []
+    monkeypatch.setattr(attempts.Attempts, "_connect", lambda waiting, member, attempt: connected.append(attempt))
+    mail = SimpleNamespace(identity=SimpleNamespace(id="b"))
+    waiting = attempts.Attempts(None, None, mail, None, lambda member: True, None, None)
+    offer = {"from": "a", "info": "", "of": 1, "description": {"type": "offer"}, "code": ""}
+    for attempt in ("before", "after"):
+        member = Member("a", "", None)
+        member.later_offer = offer, attempt, attempts.Token(CODE, None)
+        waiting._on_late(SimpleNamespace(_member=member))
+        waiting.ended = True
+    assert connected == ["before"]

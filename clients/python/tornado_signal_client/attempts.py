@@ -102,7 +102,7 @@ class Attempts:
         """Start attempts with the waiting members, and with `member` if it needs one."""
         if member and member.is_waiting and self._mail.identity.id < member.id and self._may_connect(member):
             self.roster.enqueue(member)
-        while not self.ended and self.roster.next() is not None and self._admit(leads=True):
+        while self.roster.next() is not None and self._admit(leads=True):
             chosen = self.roster.next()  # `_admit` may have ended an attempt, which can change who is waiting
             if chosen is not None:
                 self._connect(chosen, secrets.token_urlsafe(12))
@@ -112,8 +112,10 @@ class Attempts:
 
         The number is limited because a stranger can list or send offers under any number of ids. A real member has
         usually connected before its attempt is late. An attempt that has just connected may be open on the other side,
-        which would report that this member leaves, and does not end.
+        which would report that this member leaves, and does not end. After the end of the room none starts.
         """
+        if self.ended:
+            return False
         attempts = [peer for peer in self._peers if peer._is_connecting and peer._leads == leads]
         if len(attempts) < MAX_ATTEMPTS:
             return True
