@@ -6,6 +6,7 @@ import contextvars
 import dataclasses
 import functools
 import gc
+import itertools
 import logging
 import os
 import socket
@@ -214,17 +215,29 @@ async def until_idle(service):
     await asyncio.sleep(0.05)
 
 
-async def test_requests_leave_no_reference_cycles(service, garbage):
+def half_close(client):
+    client.shutdown(socket.SHUT_WR)
+
+
+async def test_requests_leave_no_reference_cycles_and_those_that_wait_end_with_their_client(service, garbage):
     code = await service.offer()
     for target in ("/health", "/topics", "/lobby/sessions", "/nowhere"):
         await service.call("GET", target)
     await service.post("/poll", code=code, side="offerer", wait=0.1)
     assert (await service.call("POST", "/poll", {"code": NO_SUCH_CODE, "side": "offerer"})).status == 404
-    for target in ("/lobby/events", f"/events?code={code}&side=offerer"):
-        async with service.connect() as connection:
-            await connection.send(head("GET", target, with_origin(ORIGIN)))
-            await until(lambda: service.shared.limits.waiting)
+    before = live_objects()
+    paths = ("/other/sessions?wait=60", "/lobby/events", f"/events?code={code}&side=offerer")
+    waiting = [request("POST", "/poll", {"code": code, "side": "offerer", "wait": 60})]
+    waiting += [request("GET", path) for path in paths]
+    for raw, leave in itertools.product(waiting, (socket.socket.close, reset, half_close)):
+        client = socket.create_connection(("127.0.0.1", service.port))
+        client.sendall(raw)
+        await until(lambda: len(service.store.watches) == 1)
+        leave(client)
+        await until(lambda: not service.store.watches)  # long before the wait is over
+        client.close()
     await until_idle(service)
+    assert not live_objects() - before
     assert garbage() == []
 
 
