@@ -17,23 +17,6 @@ def open_socket(service, origin=ORIGIN, path=PATH, **options):
     return RawClient(f"ws://127.0.0.1:{service.port}{path}", origin, **options)
 
 
-async def test_message_with_any_members_reaches_all_subscribers_including_the_publisher(clients):
-    first, second, third = clients
-    await first.subscribe("room", "other room")
-    await second.subscribe("room")
-    announcement = {"type": "announce", "from": "a"}
-    await first.publish("room", announcement)
-    assert await first.read() == [published("room", announcement, 2)]
-    assert await second.read() == [published("room", announcement, 2)]
-    assert await third.read() == []
-    await second.publish("other room", {"é": [None, 1.5, "\0"]}, extra={"b": 2}, clients=99)
-    await second.send({"type": "publish", "topic": "other room"})
-    assert await second.read() == []
-    without_data = {"type": "publish", "topic": "other room", "clients": 1}
-    relayed = published("other room", {"é": [None, 1.5, "\0"]}, 1, extra={"b": 2})
-    assert await first.read() == [relayed, without_data]
-
-
 async def test_subscribed_rooms_deliver_once_others_and_those_with_too_long_names_nothing(clients):
     """Names are limited in code points."""
     first, second, _ = clients

@@ -66,9 +66,9 @@ FAMILIES = {
         "examples/languages docs/other-languages.md tests/libraries tornado_signal/http tornado_signal/service",
     ),
     "clients of other protocols": (
-        "system/test_originals.py system/test_node_clients.py::test_clients_of "
+        "system/test_node_clients.py::test_clients_of "
         "system/test_node_clients.py::test_databases system/test_node_clients.py::test_the_tests_of_p2pt",
-        LIBRARIES + "tests/bench/originals.py tornado_signal/protocols tornado_signal/relay",
+        LIBRARIES + "tornado_signal/protocols tornado_signal/relay",
     ),
     "rooms in browsers": (
         "browser/test_room.py browser/test_room_python.py browser/test_room_nearby.py browser/test_messages.py "
