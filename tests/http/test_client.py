@@ -402,3 +402,12 @@ def test_client_needs_neither_aiortc_nor_cryptography():
     program = "import runpy, sys; sys.modules |= {'aiortc': None, 'cryptography': None}; runpy.run_module(sys.argv[1])"
     for module in ("discovery", "signaling"):
         output(run_command(sys.executable, "-c", program, f"tornado_signal_client.cli.{module}"))
+
+
+@pytest.mark.needs("aiortc")
+@pytest.mark.parametrize("name", ["Peers", "Connection", "Room", "IncomingFile"])
+def test_missing_aiortc_names_the_extra(name):
+    program = f"import sys; sys.modules['aiortc'] = None; from tornado_signal_client import {name}"
+    done = run_command(sys.executable, "-c", program)
+    assert done.returncode == 1
+    assert "pip install 'clients/python[peer]'" in done.stderr
