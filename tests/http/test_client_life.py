@@ -226,6 +226,50 @@ async def test_late_attempt_that_is_connected_is_not_ended_for_one_with_a_dead_m
 
 
 @pytest.mark.needs("aiortc")
+async def test_hundreds_of_dead_beacons_delay_no_member(service, monkeypatch):
+    from tornado_signal_client.room_peer import Member
+
+    def read(member, name):
+        nonlocal reads
+        reads += 1
+        return object.__getattribute__(member, name)
+
+    reads, (leads, follows) = 0, SECRETS
+    monkeypatch.setattr(Member, "__getattribute__", read)
+    async with two_peers(service.url) as (peers, others):
+        for number in range(200):
+            beacon = {"v": 2, "id": f"~{number}", "at": 1, "now": service.clock.ms}
+            await others.client.offer("room~lobby", "dead", json.dumps(beacon))
+        async with others.room("lobby", secret=follows) as follower:
+            await until(lambda: len(follower._attempts._peers) >= 50)
+            async with peers.room("lobby", secret=leads) as leader:
+                for room in (leader, follower):
+                    assert isinstance(await asyncio.wait_for(anext(aiter(room)), BOUND_S), lazy.Joined)
+                    assert sum(peer._is_connecting and peer._leads for peer in room._attempts._peers) <= 50
+    assert reads < 120_000  # some for each change, not those of all members
+
+
+@pytest.mark.needs("aiortc")
+async def test_leaving_while_publishing_leaves_nothing(service, monkeypatch):
+    async def publish(*fields, **options):
+        code = await offer(*fields, **options)
+        published.set()
+        await asyncio.sleep(0)
+        return code
+
+    async with two_peers(service.url) as (peers, _):
+        offer = peers.client.offer
+        monkeypatch.setattr(peers.client, "offer", publish)
+        for enter in (peers.room, peers.publish):
+            published = asyncio.Event()
+            async with enter("lobby"):
+                await published.wait()
+        assert await service.topics() == []
+        async with await peers.nearby(max=2) as room:
+            assert room.topic == await peers.client.nearby()
+
+
+@pytest.mark.needs("aiortc")
 async def test_channels_that_are_not_open_yet_end_with_their_connection(service):
     async with two_peers(service.url) as (peers, others), peers.room("lobby") as room, others.room("lobby"):
         peer = (await asyncio.wait_for(anext(aiter(room)), BOUND_S)).peer

@@ -77,7 +77,7 @@ FAMILIES = {
         "browser/test_pair.py browser/test_garbage.py browser/test_other_peers.py "
         "http/test_client_life.py::test_frozen http/test_client_life.py::test_new_member",
         "tests/browser/conftest.py tests/support/browser* tests/support/connect.html tests/support/networks.py "
-        "tests/support/forked.py tests/support/forwarding.py tests/support/malicious_peers.py tornado_signal/web "
+        "tests/support/forked.py tests/support/forwarding.py tornado_signal/web "
         "tornado_signal/service tornado_signal/websocket clients/python/tornado_signal_client",
     ),
     "demo and operator's page": (

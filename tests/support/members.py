@@ -15,11 +15,10 @@ from .waiting import until
 SECRETS = sorted(("of one member", "of another one"), key=lambda secret: Identity("", "", None, secret).id)
 # Each line of standard input is an expression. Its value is printed as JSON.
 PROGRAM = """
-import ast, asyncio, gc, hashlib, inspect, json, logging, resource, secrets, sys, time
+import ast, asyncio, gc, hashlib, inspect, json, logging, resource, sys, time
 from tornado_signal_client.names import Identity
 from pathlib import Path
-from tornado_signal_client import FileOffered, Full, Joined, Message, Peers, Room, ServerUnreachable, SignalError
-from tornado_signal_client.room_peer import Member
+from tornado_signal_client import FileOffered, Full, Joined, Message, Peers, ServerUnreachable, SignalError
 
 async def enter(topic="lobby", **options):
     global room
@@ -77,19 +76,6 @@ async def send_file(source, **options):
     except ExceptionGroup as group:
         return [getattr(error, "code", type(error).__name__) for error in group.exceptions]
 
-async def briefly(enter, topic):
-    published, offer = asyncio.Event(), peers.client.offer
-
-    async def watched(*fields, **options):
-        code = await offer(*fields, **options)
-        published.set()
-        await asyncio.sleep(0)
-        return code
-
-    peers.client.offer = watched
-    async with enter(topic):
-        await published.wait()
-
 async def failure(call):
     try:
         if inspect.isawaitable(called := call()):
@@ -99,54 +85,6 @@ async def failure(call):
 
 def others():
     return sorted(each.info for each in room.peers.values())
-
-# Record the mail that the program sends, as [code, text].
-def record():
-    global sent
-    sent, candidates = [], peers.client.candidates
-
-    def recorded(code, side, texts, **options):
-        sent.extend([code, text] for text in texts)
-        return candidates(code, side, texts, **options)
-
-    peers.client.candidates = recorded
-
-# Count how often the attributes of members are read.
-def count_reads():
-    global reads
-    reads = 0
-
-    def read(member, name):
-        global reads
-        reads += 1
-        return object.__getattribute__(member, name)
-
-    Member.__getattribute__ = read
-
-# Count verified signatures: all, those before the first member, and the most in one iteration of the event loop.
-def count_verified():
-    global largest_batch, verified, verified_before_use
-    names, use, loop = sys.modules["tornado_signal_client.names"], Room._use, asyncio.get_running_loop()
-    verify, verified, verified_before_use, largest_batch = names._verify, 0, None, 0
-
-    def counted(*arguments):
-        global verified
-        verified += 1
-        verify(*arguments)
-
-    def used(*arguments):
-        global verified_before_use
-        verified_before_use = verified_before_use or verified
-        use(*arguments)
-
-    def tick(before):
-        global largest_batch
-        largest_batch = max(largest_batch, verified - before)
-        if verified <= 500:
-            loop.call_soon(tick, verified)
-
-    names._verify, Room._use = counted, used
-    tick(0)
 
 # Send messages to every peer, on one of its channels or on a new one for a file. A message can end the connection.
 async def send_raw(channel_name, messages):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tornado_signal_client import parsing, records
-from tornado_signal_client.names import Identity
+from tornado_signal_client.names import Cipher, Identity
 from tornado_signal_client.parsing import parse_json, parse_object
 
 CODE = "6f0c2a8e-9d0b-4a3e-8a4e-0b1c2d3e4f50"
@@ -170,6 +170,7 @@ def room():
         room.own_code = Token(CODE, "http://127.0.0.1:9")
         room._mail.current = Mailbox(room.own_code, NOW_MS, 0)
         room._mail.current.reading = asyncio.create_task(never())
+        room.closers = []
         return room
 
     async def close(room):
@@ -201,7 +202,7 @@ def handlers(room):
     )
     peer = Peer(Member("!", "", None), "1", [], READER, send, nothing, nothing, nothing)
     connection = Connection([], "offerer")
-    room.closers = [peer._finish, connection.close]
+    room.closers += [peer._finish, connection.close]
     outgoing = OutgoingFile(SimpleNamespace(createDataChannel=lambda *args, **options: channel))
     messages = Messages(peer.connection, channel)
 
@@ -242,6 +243,54 @@ def test_no_text_of_a_peer_raises_in_its_handler(room):
         room.runner.run(handle(kind, json.dumps(value)))
         given(st.just(kind), texts(value))(lambda kind, text: room.runner.run(handle(kind, text)))()
     assert "!" in room._roster.members
+
+
+@pytest.mark.needs("aiortc")
+def test_beacons_of_new_and_old_members_are_verified_before_hundreds_of_wrongly_signed_ones(room, monkeypatch):
+    from tornado_signal_client import names
+
+    async def check():
+        checking = asyncio.create_task(room._check(room._mail.current))
+        while room._unchecked:
+            batches.append(len(verified))
+            await asyncio.sleep(0)
+            assert not verified or {old.id, new.id} <= room._roster.members.keys()
+        batches.append(len(verified))
+        checking.cancel()
+
+    def count(*arguments):
+        verified.append(arguments)
+        verify(*arguments)
+
+    verified, batches, verify = [], [], names._verify
+    monkeypatch.setattr(names, "_verify", count)
+    monkeypatch.setattr(room._attempts, "renew_ice_servers", lambda: asyncio.sleep(0))
+    strangers = [Identity("", "", None, None) for _ in range(500)]  # of another application
+    old, new = (Identity(room._client.origin, "room~lobby", None, None) for _ in range(2))
+    for number, each in enumerate((old, *strangers, new)):
+        beacon = {"v": 2, "id": each.id, "at": 1, "now": NOW_MS}
+        room._unchecked[number] = SESSION | {"code": str(number), "offer": each.seal(beacon)}
+    room._changed.set()
+    room.runner.run(check())
+    assert (len(verified), len(room._roster.members)) == (502, 2)
+    assert max(later - before for before, later in itertools.pairwise(batches)) < 50
+
+
+@pytest.mark.needs("aiortc")
+def test_room_with_a_password_ignores_and_counts_what_strangers_list_and_send(room):
+    identity = room._mail.identity
+    cipher = room._mail.cipher = Cipher(room._client.origin, identity.topic, "p")
+    identity.topic = cipher.topic
+    member = Identity(room._client.origin, cipher.topic, None, None)
+    beacon = member.seal({"v": 2, "id": member.id, "at": 1, "now": NOW_MS, "info": "a"})
+    offers = beacon, cipher.seal(beacon), cipher.seal(beacon)[:-1], "no cipher"
+    for number, offer in enumerate(offers):
+        room._on_listed({**SESSION, "code": f"{number}", "offer": offer})
+    assert ([*room._listed], room.ignored) == (["1"], 3)
+    text = member.seal({"from": member.id, "info": "a", "code": "1"}, identity.id, CODE)
+    mail = cipher.seal(text, CODE)
+    accepted = [room._on_mail(each, room.own_code) for each in (text, mail, mail, mail[:-2], offers[1], "no JSON")]
+    assert (accepted, room.ignored) == ([False, True, False, False, False, False], 8)
 
 
 @pytest.mark.needs("aiortc")
