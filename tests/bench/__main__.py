@@ -5,8 +5,6 @@ ratios within one run, never figures of different runs or machines.
 """
 
 import argparse
-import dataclasses
-import json
 import sys
 import tempfile
 import time
@@ -29,23 +27,17 @@ def main() -> int:
     add("--quick", action="store_true", help="a few minutes")
     several = f"one part, or several with several --only: {', '.join(PARTS)}"
     add("--only", metavar="PART", action="append", choices=PARTS, help=several)
-    other = "`life` and `instructions` also measure the server of this checkout, which gets a .venv of its own"
-    add("--server", metavar="CHECKOUT", type=lambda name: Path(name).resolve(), help=other)
-    where = "where the databases go; which disk that is matters (default: %(default)s)"
-    add("--dir", type=Path, default=tempfile.gettempdir(), help=where)
-    add("--json", type=Path, metavar="FILE", help="write the figures there too")
     arguments = parser.parse_args()
     parts = arguments.only or list(PARTS)
     began_s = time.perf_counter()
     status = 0
-    with tempfile.TemporaryDirectory(prefix="tornado-signal-bench-", dir=arguments.dir) as name:
-        bench = figures.Bench(Path(name), arguments.server, whole=not arguments.quick)
+    with tempfile.TemporaryDirectory(prefix="tornado-signal-bench-") as name:
+        bench = figures.Bench(Path(name), whole=not arguments.quick)
         options = {
             "Options": f"{'quick' if arguments.quick else 'full'} run; parts: {', '.join(parts)}",
             "Read so": "ratios within this run hold; its absolute figures are this machine's, at this hour",
         }
-        conditions = report.setup(options, bench.where)
-        report.print_setup(conditions)
+        report.print_setup(options | report.setup(bench.where))
         for part in parts:
             print(f"{time.perf_counter() - began_s:5.0f} s: measuring {part} …", file=sys.stderr, flush=True)
             try:
@@ -57,12 +49,8 @@ def main() -> int:
                 print("stopped: what was measured until then", file=sys.stderr)
                 status = 1
                 break
-    conditions["Took"] = f"{time.perf_counter() - began_s:.0f} s"
     report.print_figures(bench.figures)
-    print(f"took {conditions['Took']}")
-    if arguments.json:
-        figures_found = [dataclasses.asdict(figure) for figure in bench.figures]
-        arguments.json.write_text(json.dumps({"setup": conditions, "figures": figures_found}, indent=1) + "\n")
+    print(f"took {time.perf_counter() - began_s:.0f} s")
     return status
 
 

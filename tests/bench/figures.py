@@ -2,23 +2,16 @@
 
 import asyncio
 import itertools
-import json
 import statistics
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
-from urllib.parse import urlsplit
-
-from support.waiting import kill, start_holder
 
 from . import processes
-from .processes import ROOT, Server
+from .processes import Server
 from .report import Figure
-from .sockets import WebSocket
 
-PROBE_PAUSE_S = 0.002
 AMOUNTS = {  # of a whole run, and of a quick one
     "sockets": (15_000, 2000),  # WebSockets that hold an offer
     "watchers": (5000, 1000),  # WebSockets that watch one topic
@@ -30,21 +23,16 @@ AMOUNTS = {  # of a whole run, and of a quick one
 
 
 class Bench:
-    """A run: its amounts, its folder for databases and logs, another checkout if there is one, and its figures."""
+    """A run: its amounts, its folder for databases and logs, and its figures."""
 
-    def __init__(self, where: Path, other: Path | None, *, whole: bool) -> None:
-        self.where, self.other, self.whole = where, other, whole
+    def __init__(self, where: Path, *, whole: bool) -> None:
+        self.where, self.whole = where, whole
         self.size = SimpleNamespace(**{name: values[not whole] for name, values in AMOUNTS.items()})
         self.figures: list[Figure] = []
         self._numbers = itertools.count(1)
 
     def server(self, **options: object) -> Server:
         return processes.tornado_signal(self.where / f"db-{next(self._numbers)}", **options)
-
-    @property
-    def checkouts(self) -> list[Path | None]:
-        """This checkout, and the other one."""
-        return [None, self.other] if self.other else [None]
 
     def add(self, part: str, name: str, value: float, unit: str, *, most=None, judged=True, **rest) -> None:
         """Record a figure. `most` is its target, if this run can be judged by it."""
@@ -92,25 +80,3 @@ async def connections_kib(server: Server, connect: Callable[[], Awaitable[list]]
     opened = await connect()
     await settled(server)
     return opened, (server.memory_bytes() - before_bytes) / len(opened) / 1024
-
-
-async def stalls_ms(server: Server, clients: list[WebSocket], send: Callable[[], Awaitable[object]], turns: int):
-    """Send messages that all clients get. Return the longest delay until the last one has one.
-
-    Also return how long another request took meanwhile at most. A process sends these one after the other.
-    """
-    command = [sys.executable, "-m", "hostile.probe", str(PROBE_PAUSE_S), str(urlsplit(server.base).port)]
-    probe = await asyncio.to_thread(start_holder, *command, cwd=ROOT / "tests")
-    late_s = []
-    try:
-        for _ in range(turns):
-            await asyncio.sleep(0.3)
-            arrived = asyncio.gather(*(client.received(client.messages + 1) for client in clients))
-            began_s = time.perf_counter()
-            await asyncio.gather(send(), arrived)
-            late_s.append(max(client.last_s for client in clients) - began_s)
-        said, _ = await asyncio.to_thread(probe.communicate)
-    finally:
-        kill(probe)
-    taken_s = (taken_s for _, taken_s in json.loads(said)["taken"][1:])  # the first probe has to connect
-    return max(late_s) * 1e3, max(taken_s) * 1e3

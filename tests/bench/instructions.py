@@ -6,8 +6,6 @@ They include work of other threads. The memory of connections is measured next t
 import asyncio
 import itertools
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
@@ -19,10 +17,10 @@ import orjson
 import uvloop
 from support.nostr import make_event
 
-from . import client, peers, processes, protocols
+from . import client, peers, protocols
 from .counter import Counter
 from .figures import Bench, connections_kib
-from .life import WAIT_S, Kept, Polled, Socketed
+from .life import Kept, Polled, Socketed
 from .peerjs import Meeting
 from .processes import BenchError, Server
 from .sockets import WebSocket, frame
@@ -30,9 +28,9 @@ from .sockets import WebSocket, frame
 PART = "instructions"
 WARM = 10  # repetitions before counting
 CONNECTIONS = 2000  # whose memory is measured
+WAIT_S = 60
 PROXIED = 50  # clients of one reverse proxy
 SECRET = "5" * 64
-IDLE, WAITING = "memory of an idle connection", "memory of a waiting poll and its connection"
 # Limits per address cost what they cost in production, but no client reaches one.
 LIMITS = {"unlimited-addresses": "none", "rate-per-address": 1_000_000}
 
@@ -213,38 +211,17 @@ def instructions(bench: Bench) -> None:
         raise BenchError("there is no valgrind")
     key = bench.where / "key.secret"
     key.write_text(SECRET)
-    found: list[dict[str, float]] = []
-    for checkout in bench.checkouts:
-        start = partial(bench.server, durability="fsync", checkout=checkout, **LIMITS)
-        executed = {}
-        for operation in OPERATIONS:
-            options = {"trusted-proxies": operation.trusted} | ({"auth-keys": key} if operation.token else {})
-            with start(callgrind=True, **options) as server:
-                executed[operation.name] = uvloop.run(_count(server, operation, bench.size.counted))
-        with start() as server:
-            idle_kib, waiting_kib = uvloop.run(_memory(server, CONNECTIONS))
-        found.append(executed | {IDLE: idle_kib, WAITING: waiting_kib})
-    _add_all(bench, found)
-
-
-def _add_all(bench: Bench, found: list[dict[str, float]]) -> None:
-    note = "browser headers; fsync; counted by callgrind"
-    if bench.other:
-        note += f". The reference is the server of {bench.other}"
-        ours, theirs = map(_python_of, (sys.executable, processes.interpreter(bench.other)))
-        if ours != theirs:  # Debian's executes 11 % less than one of pyenv
-            note += f", WITH ANOTHER PYTHON: {theirs}, and here {ours}"
-    limits = {operation.name: (operation.most, "k") for operation in OPERATIONS}
-    limits |= {IDLE: (6.0, "KiB"), WAITING: (10.3, "KiB")}
-    for name, (most, unit) in limits.items():
-        mine, reference = found[0][name], found[1][name] if bench.other else None
-        bench.add(PART, name, mine, unit, most=most, judged=bench.whole, note=note, reference=reference)
-
-
-def _python_of(interpreter: str) -> str:
-    """Return the version and the build of an interpreter."""
-    command = [interpreter, "-c", "import sys; print(sys.version)"]
-    return " ".join(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    add = partial(bench.add, PART, judged=bench.whole, note="browser headers; fsync; counted by callgrind")
+    start = partial(bench.server, durability="fsync", **LIMITS)
+    for operation in OPERATIONS:
+        options = {"trusted-proxies": operation.trusted} | ({"auth-keys": key} if operation.token else {})
+        with start(callgrind=True, **options) as server:
+            executed = uvloop.run(_count(server, operation, bench.size.counted))
+        add(operation.name, executed, "k", most=operation.most)
+    with start() as server:
+        idle_kib, waiting_kib = uvloop.run(_memory(server, CONNECTIONS))
+    add("memory of an idle connection", idle_kib, "KiB", most=6.0)
+    add("memory of a waiting poll and its connection", waiting_kib, "KiB", most=10.3)
 
 
 async def _count(server: Server, operation: Operation, repetitions: int) -> float:

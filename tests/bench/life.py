@@ -10,7 +10,7 @@ import itertools
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,9 +34,7 @@ LIFETIMES = 6  # session lifetimes in one run
 JUDGED_S = 3 * LIFETIME_S  # a shorter run does not represent a store in use
 # The maximum time before measuring. Node.js compiles frequent code, and PeerJS has no store that must be fresh.
 WARM_PAIRS, WARM_NODE_PAIRS, WARM_RATE = 100, 2000, 250
-WAIT_S = 60
 PATIENCE_S = 60
-Ask = Callable[..., Awaitable[dict]]  # sends a request of one side about its session
 
 
 class Polled:
@@ -62,33 +60,16 @@ class Polled:
         async def ask(connection: client.Connection, peer: peers.Peer, side: str, path: str, **fields: object) -> dict:
             return await connection.must(peer.request(self.base, "POST", path, {"code": code, "side": side, **fields}))
 
-        sides = partial(ask, offering, offerer, "offerer"), partial(ask, answering, answerer, "answerer")
-        by_offerer, by_answerer = await self.meet(*sides)
+        sides = (offering, offerer, "offerer"), (answering, answerer, "answerer")
+        ask_offerer, ask_answerer = (partial(ask, *side) for side in sides)
+        await ask_answerer("/answer", answer=answerer.description)
+        for one, other in zip(offerer.candidates, answerer.candidates, strict=True):
+            await ask_offerer("/answer", candidate=one)
+            await ask_answerer("/answer", candidate=other)
+        by_offerer, by_answerer = await ask_offerer("/poll"), await ask_answerer("/poll")
         received = by_offerer["answerCandidates"], by_answerer["offerCandidates"]
         if received != (answerer.candidates, offerer.candidates):
             raise BenchError(f"{self.base} does not hand over the candidates")
-
-    async def meet(self, offerer: Ask, answerer: Ask) -> tuple[dict, dict]:
-        """Answer, and exchange candidates. Return what each side has got at the end."""
-        await answerer("/answer", answer=self.pair.answerer.description)
-        for one, other in zip(self.pair.offerer.candidates, self.pair.answerer.candidates, strict=True):
-            await offerer("/answer", candidate=one)
-            await answerer("/answer", candidate=other)
-        return await offerer("/poll"), await answerer("/poll")
-
-
-class Waited(Polled):
-    """Eight requests: an offer, a listing, an answer, two batches of four candidates, a wait for each side."""
-
-    async def meet(self, offerer: Ask, answerer: Ask) -> tuple[dict, dict]:
-        waiting = asyncio.ensure_future(offerer("/poll", wait=WAIT_S))
-        await asyncio.sleep(0)  # let it wait before the answer is sent
-        await answerer("/answer", answer=self.pair.answerer.description)
-        waiting = asyncio.ensure_future(offerer("/poll", wait=WAIT_S, since=(await waiting)["cursor"]))
-        await answerer("/answer", candidates=self.pair.answerer.candidates)
-        by_offerer = await waiting
-        await offerer("/answer", candidates=self.pair.offerer.candidates)
-        return by_offerer, await answerer("/poll", wait=WAIT_S)
 
 
 class Socketed:
@@ -156,8 +137,7 @@ class Kept(Socketed):
 
 
 # The ways in which pairs meet, and the limit of their cost as a multiple of PeerJS.
-KINDS = {"13 requests": (Polled, 2.0), "waits and batches": (Waited, 1.5), "WebSocket": (Socketed, 1.0)}
-KINDS["WebSocket, kept"] = (Kept, 2.0)
+KINDS = {"13 requests": (Polled, 2.0), "WebSocket": (Socketed, 1.0), "WebSocket, kept": (Kept, 2.0)}
 
 
 @dataclass
@@ -189,11 +169,9 @@ def life(bench: Bench) -> None:
     options = {"session-timeout-ms": round(lifetime_s * 1000), "unlimited-addresses": "none"}
     with ExitStack() as stack:
         contestants = []
-        for checkout in bench.checkouts:
-            for kind, (way, most) in KINDS.items():
-                server = stack.enter_context(bench.server(durability="fsync", checkout=checkout, **options))
-                name = f"{kind}, of {checkout}" if checkout else kind
-                contestants.append(Contestant(name, server, way, None if checkout else most))
+        for name, (way, most) in KINDS.items():
+            server = stack.enter_context(bench.server(durability="fsync", **options))
+            contestants.append(Contestant(name, server, way, most))
         server = stack.enter_context(originals.peerjs(bench.where))
         peerjs = Contestant(f"PeerJS {originals.peerjs_version()}", server, Meeting)
         contestants.append(peerjs)

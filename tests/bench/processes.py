@@ -3,12 +3,10 @@
 import os
 import re
 import resource
-import shutil
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
@@ -21,7 +19,6 @@ START_LIMIT_S = 120.0
 STOP_LIMIT_S = 60.0
 APART = "servers on one processor, the load on the others"
 _LISTENING = re.compile(r"(?<!admin )listen\w+ on (https?://[^\s\"]+)[\s\"]")
-_ADMIN = re.compile(r"admin listener on (http://[^\s\"]+)[\s\"]")
 
 
 class BenchError(Exception):
@@ -48,7 +45,7 @@ class Server:
             raise BenchError(f"cannot run {self._command[0]}: {error}") from error
         self.pid = self._process.pid
         try:
-            self.base = self._said(self._listening).rstrip("/")
+            self.base = self._wait_until_it_listens().rstrip("/")
         except BaseException:
             self.stop()
             raise
@@ -57,25 +54,17 @@ class Server:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    def _said(self, find: Callable[[], str | None]) -> str:
+    def _wait_until_it_listens(self) -> str:
         until_s = time.perf_counter() + START_LIMIT_S
-        while not (value := find()):
+        while not (url := self._listening()):
             if self._process.poll() is not None or time.perf_counter() > until_s:
                 raise BenchError(f"{' '.join(self._command)} does not listen:\n{self.log()[-2000:]}")
             time.sleep(0.005)
-        return value
+        return url
 
     def _listening(self) -> str | None:
-        return self._find(_LISTENING)
-
-    def _find(self, pattern: re.Pattern[str]) -> str | None:
-        match = pattern.search(self.log())
+        match = _LISTENING.search(self.log())
         return match[1] if match else None
-
-    def metrics(self) -> str:
-        admin = self._said(lambda: self._find(_ADMIN))
-        with urllib.request.urlopen(f"{admin}/metrics", timeout=START_LIMIT_S) as answer:
-            return answer.read().decode()
 
     def cpu_s(self) -> float:
         """Return the user and system time of all threads and children so far."""
@@ -145,40 +134,14 @@ def apart(*servers: Server) -> Iterator[None]:
         pin(processors)
 
 
-def interpreter(checkout: Path) -> str:
-    """Return the Python of a checkout's own environment, which is created if it does not exist.
-
-    Raises:
-        BenchError: the folder is not a checkout, or its requirements cannot be installed.
-    """
-    if not (checkout / "tornado_signal").is_dir():
-        raise BenchError(f"{checkout} is not a checkout of tornado-signal")
-    python = checkout / ".venv/bin/python"
-    try:
-        if not python.exists():
-            make, install = [sys.executable, "-m", "venv", python.parents[1]], [python, "-m", "pip", "install", "-q"]
-            for command in (make, [*install, "-e", checkout]):
-                subprocess.run(command, capture_output=True, text=True, check=True)
-    except subprocess.CalledProcessError as error:
-        shutil.rmtree(python.parents[1], ignore_errors=True)
-        raise BenchError(f"the requirements of {checkout} cannot be installed:\n{error.stderr[-2000:]}") from error
-    return str(python)
-
-
-def tornado_signal(
-    where: Path, *, durability: str = "os", checkout: Path | None = None, callgrind: bool = False, **options: object
-) -> Server:
-    """Start a server of this checkout, or of another one with its own requirements, optionally under callgrind.
-
-    `-P` prevents Python from searching the current folder, which is this checkout, first.
-    """
-    python = interpreter(checkout) if checkout else sys.executable
-    command = [python, "-P", "-m", "tornado_signal"]
+def tornado_signal(where: Path, *, durability: str = "os", callgrind: bool = False, **options: object) -> Server:
+    """Start a server, optionally under callgrind."""
+    command = [sys.executable, "-m", "tornado_signal"]
     options = {"port": 0, "data-dir": where, "durability": durability, "session-timeout-ms": 3_600_000} | options
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     counts = where.with_suffix(".callgrind")
     if callgrind:
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}", *command]
-    server = Server([*command, "serve", *words], where.with_suffix(".log"), PYTHONPATH=str(checkout or ROOT))
+    server = Server([*command, "serve", *words], where.with_suffix(".log"))
     server.callgrind = counts if callgrind else None
     return server

@@ -15,7 +15,7 @@ import orjson
 import uvloop
 
 from . import originals, peers, processes
-from .figures import Bench, alternate, connections_kib, ratio, stalls_ms
+from .figures import Bench, alternate, connections_kib, ratio
 from .peerjs import Meeting
 from .processes import APART, Server, apart
 from .sockets import WebSocket, frame, open_many, open_socket, upgrade
@@ -25,7 +25,6 @@ PART = "protocols: CPU of the whole server, to that of the original"
 SUBSCRIBERS = 10
 SWARM = 50
 OFFERS = 3
-CROWD = 1000
 LOBBY = 8
 WARM = 3  # unmeasured turns, because Node.js compiles frequent code
 SDP = "v=0\r\n" + "a=candidate:1 1 udp 2122260223 192.0.2.1 50000 typ host\r\n" * 20
@@ -52,9 +51,9 @@ SIGNAL = {"type": "signal", "to": "b" * 36, "from": "a" * 36, "signal": {"type":
 PUBLICATION = frame(orjson.dumps({"type": "publish", "topic": "room", "data": SIGNAL}))
 
 
-async def subscribers(base: str, count: int = SUBSCRIBERS) -> list[WebSocket]:
+async def subscribers(base: str) -> list[WebSocket]:
     """Return clients of y-webrtc in one room, which have got one message."""
-    clients = await open_many(base, count, "/y-webrtc", lambda number: {"type": "subscribe", "topics": ["room"]})
+    clients = await open_many(base, SUBSCRIBERS, "/y-webrtc", lambda number: {"type": "subscribe", "topics": ["room"]})
     for client in clients:
         client.send_json({"type": "ping"})
         await client.received(1)
@@ -165,12 +164,6 @@ def protocols(bench: Bench) -> None:
             with bench.server() as server:
                 _, used = uvloop.run(connections_kib(server, partial(_rooms, server, name, bench.size.idle // LOBBY)))
             bench.add(IDLE, f"{name}: a member of a room of {LOBBY}", used, "KiB", most=8, judged=bench.whole)
-    with bench.server() as server, apart(server):
-        late_ms, other_ms = uvloop.run(_crowd(server, bench.size.protocol_turns))
-    add = partial(bench.add, "protocols: a message to a large room", unit="ms", judged=bench.whole)
-    note = f"the longest of {bench.size.protocol_turns}; {APART}"
-    add(f"one of {CROWD}, until the last has it", late_ms, most=100, note=note)
-    add("the longest that another request takes during it", other_ms, most=20, note=note)
 
 
 def _cpu(bench: Bench, name: str, protocol: Protocol) -> None:
@@ -207,14 +200,3 @@ def _memory(bench: Bench, name: str, protocol: Protocol, count: int) -> None:
 async def _rooms(server: Server, protocol: str, count: int) -> list[WebSocket]:
     rooms = [await members(server.base, protocol, LOBBY, room) for room in range(count)]
     return [member for room in rooms for member in room.values()]
-
-
-async def _crowd(server: Server, turns: int) -> tuple[float, float]:
-    """Publish to a large room. Return the delays of the last message and of other requests, in milliseconds."""
-    clients = await subscribers(server.base, CROWD)
-    message = {"type": "publish", "topic": "room", "data": {"type": "announce", "from": "a" * 36}}
-
-    async def publish() -> None:
-        clients[0].send_json(message)
-
-    return await stalls_ms(server, clients, publish, turns)

@@ -35,7 +35,7 @@ def processor() -> str:
     return f"{models[0].strip() if models else '?'}, {len(os.sched_getaffinity(0))} cores to run on"
 
 
-def setup(options: dict[str, str], where: Path) -> dict[str, str]:
+def setup(where: Path) -> dict[str, str]:
     memory_kb = next(int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal"))
     changed = _output("git", "status", "--porcelain", "--", "tornado_signal", "tests/bench")
     return {
@@ -48,7 +48,6 @@ def setup(options: dict[str, str], where: Path) -> dict[str, str]:
         "Disk": _filesystem(where),
         "Python": f"{platform.python_version()} ({platform.python_implementation()})",
         "Packages": ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES),
-        **options,
     }
 
 

@@ -2,10 +2,8 @@
 
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
-import urllib.request
 
 import pytest
 from bench import client, processes
@@ -28,20 +26,6 @@ def test_operations_execute_no_more_opcodes_than_the_table_says():
     expected = recorded.get(PYTHON, {})  # another Python executes other opcodes
     more = {name: f"{counted[name]}, not {most}" for name, most in expected.items() if counted[name] > most * MOST_MORE}
     assert not more, "a commit that raises the table says why"
-
-
-def test_server_of_another_checkout_runs_the_code_of_that_checkout(tmp_path):
-    checkout = tmp_path / "other"
-    shutil.copytree(TESTS.parent / "tornado_signal", checkout / "tornado_signal")
-    (checkout / ".venv/bin").mkdir(parents=True)
-    (checkout / ".venv/bin/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    (checkout / ".venv/bin/python").chmod(0o755)
-    (checkout / "tornado_signal/_version.py").write_text("VERSION, COMMIT = '0.1', 'of-the-other'\n")
-    with (
-        processes.tornado_signal(tmp_path / "db", checkout=checkout) as server,
-        urllib.request.urlopen(urllib.request.Request(server.base, headers={"Origin": server.base})) as response,
-    ):
-        assert json.load(response) == {"version": "of-the-other"}
 
 
 @pytest.mark.needs("valgrind")

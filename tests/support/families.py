@@ -141,7 +141,7 @@ FAMILIES = {
         "tests/support/tornado_suite.py tornado_signal/transport tornado_signal/websocket",
     ),
     "benchmark and soak": (
-        "process/test_bench.py::test_server process/test_bench.py::test_callgrind process/test_soak.py",
+        "process/test_bench.py::test_callgrind process/test_soak.py",
         "tests/bench tests/soak tests/hostile/w*.py tornado_signal/settings tornado_signal/__main__.py",
     ),
     "runs of tests": (
