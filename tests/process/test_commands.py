@@ -70,9 +70,9 @@ def begin():
 
 @pytest.fixture
 def restart(start):
-    def restarting(server, *arguments, number=signal.SIGKILL):
+    def restarting(server, number):
         server.stop(number)
-        return start(*arguments, port=server.url.rsplit(":", 1)[1])
+        return start(port=server.url.rsplit(":", 1)[1])
 
     return restarting
 
@@ -315,6 +315,11 @@ def test_timeout_refusal_or_unusable_input_is_exit_status_1_and_leaves_no_offer(
     assert done.stderr.splitlines()[-1] == f"tornado-signal-client: {reason}"
 
 
+def listed(server, topic):
+    (session,) = server.call(f"/{topic}/sessions")[1]["sessions"]
+    return session
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_waiting_commands_survive_a_restart(start, restart, begin, number):
     server = start("--admin-port", 0)
@@ -323,16 +328,24 @@ def test_waiting_commands_survive_a_restart(start, restart, begin, number):
     answerer = begin(server, "answer", "another", text="a")
     until(lambda: scrape(server.admin_url).all("waiting_requests").get(("/:topic/sessions",)) == 1)
 
-    def expires(server):
-        return server.call("/lobby/sessions")[1]["sessions"][0]["expiresAt"]
-
-    first = expires(server)
-    again = restart(server, number=number)
-    until(lambda: expires(again) != first)  # it is taken over
+    first = server.offer("watched")
+    topic, topics = watching = [begin(server, "watch", "watched"), begin(server, "watch")]
+    assert json.loads(topic.stdout.readline()) == {"event": "session", **listed(server, "watched")}
+    for name in ("lobby", "watched"):
+        assert json.loads(topics.stdout.readline()) == {"topic": name, "count": 1}
+    expires_at = listed(server, "lobby")["expiresAt"]
+    again = restart(server, number)
+    again.call("/withdraw", {"code": first, "side": "offerer"})
+    assert json.loads(topic.stdout.readline()) == {"event": "gone", "code": first, "reason": "withdrawn"}
+    assert json.loads(topics.stdout.readline()) == {"topic": "watched", "count": 0}
+    until(lambda: listed(again, "lobby")["expiresAt"] != expires_at)  # it is taken over
     assert again.call("/answer", {"code": code, "side": "answerer", "answer": "after"})[0] == 200
-    assert ended(offerer) == (0, "after\n", "")
+    assert ended(offerer)[:2] == (0, "after\n")  # on a busy machine with a warning about the restart
     again.offer("another", offer="late")
     assert ended(answerer)[1] == "late\n"
+    for each in watching:
+        each.send_signal(signal.SIGINT)
+        assert ended(each)[:2] == (0, "")
 
 
 def test_offer_of_a_killed_command_ends_soon(start, begin):
@@ -346,34 +359,6 @@ def test_offer_of_a_killed_command_ends_soon(start, begin):
     assert json.loads(watching.stdout.readline()) == {"event": "gone", "code": code, "reason": "withdrawn"}
     assert 0.5 <= time.monotonic() - began_s < BOUND_S  # of the 300 that an offer may live
     assert server.codes() == []
-
-
-def test_session_lost_in_a_restart_is_reported(start, restart, begin):
-    server = start()
-    offerer = begin(server, "offer", "lobby", text="o")
-    code_of(offerer)
-    restart(server, "--data-dir", "other")
-    said = "tornado-signal-client: the server says: 404 Session not found, expired, or origin mismatch\n"
-    assert ended(offerer) == (1, "", said)
-
-
-def test_watch_continues_across_a_restart(start, restart, begin):
-    server = start()
-    first = server.offer("lobby", "before")
-    topic, topics = watching = [begin(server, "watch", "lobby"), begin(server, "watch")]
-    line = json.loads(topic.stdout.readline())
-    assert line == {"event": "session", **server.call("/lobby/sessions")[1]["sessions"][0]}
-    assert json.loads(topics.stdout.readline()) == {"topic": "lobby", "count": 1}
-    again = restart(server)
-    again.call("/withdraw", {"code": first, "side": "offerer"})
-    assert json.loads(topic.stdout.readline()) == {"event": "gone", "code": first, "reason": "withdrawn"}
-    assert json.loads(topics.stdout.readline()) == {"topic": "lobby", "count": 0}
-    second = again.offer("lobby", "after")
-    assert json.loads(topic.stdout.readline())["code"] == second
-    assert json.loads(topics.stdout.readline()) == {"topic": "lobby", "count": 1}
-    for each in watching:
-        each.send_signal(signal.SIGINT)
-        assert ended(each) == (0, "", "")
 
 
 def test_watch_ends_silently_when_its_reader_closes(server):

@@ -17,10 +17,10 @@ ADMIN = ("--admin-port", 0)
 
 def test_commands_find_the_server_by_its_settings(start, tmp_path):
     port, address = str(free_port()), ("--admin-address", "127.0.0.2")
-    variables = {"TORNADO_SIGNAL_ADMIN_PORT": port, "TORNADO_SIGNAL_DATA_DIR": "here"}
+    variables = {"TORNADO_SIGNAL_ADMIN_PORT": port, "TORNADO_SIGNAL_DATA_DIR": "here/deeper"}
     server = start(**variables)
     server.offer()
-    (tmp_path / "signal.toml").write_text(f"admin_port = {port}\ndata_dir = 'here'\n")
+    (tmp_path / "signal.toml").write_text(f"admin_port = {port}\ndata_dir = 'here/deeper'\n")
     for flags, options in ((("--config", "signal.toml"), {}), (("--admin-port", port), {}), ((), variables)):
         shown = json.loads(run_ok("admin", "status", *flags, cwd=tmp_path, **options))
         assert shown["store"]["origins"][0]["origin"] == ORIGIN

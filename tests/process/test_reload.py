@@ -94,6 +94,7 @@ def test_reload_changes_origins_limits_ice_servers_and_the_log(configured, tmp_p
     assert listed["expiresAt"] - listed["createdAt"] == 60_000
     assert server.stop() == 0
     assert any("endpoint=/topics status=200" in line for line in server.log)
+    assert not any("ICE servers: none" in line for line in server.log)
 
 
 BAD = {

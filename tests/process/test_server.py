@@ -1,8 +1,6 @@
 """The installed command as a process: settings, listeners, what it refuses, how it stops, and what survives."""
 
 import contextlib
-import ipaddress
-import json
 import os
 import re
 import shutil
@@ -14,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.command import BOUND_S, ORIGIN, call, commit, run
+from support.command import BOUND_S, call, commit, run
 from support.paths import ROOT
 from support.rpc import open_socket
 from support.scraping import scrape
@@ -60,51 +58,6 @@ async def test_server_has_no_warnings_in_the_development_mode_of_python(start):
     assert server.stop() == 0
     slow = " WARNING asyncio: Executing "  # on a busy machine
     assert [line for line in server.log if " INFO tornado_signal." not in line and slow not in line] == []
-
-
-SETTINGS = {
-    "address": "127.0.0.2",
-    "data-dir": "elsewhere/deeper",
-    "session-timeout-ms": 60_000,
-    "sweep-interval-ms": 50,
-    "durability": "os",
-    "codes": "content",
-    "allowed-origins": f"{ORIGIN},null",
-    "trusted-proxies": "127.0.0.0/8",
-    "keep-alive-s": 1,
-    "stun-servers": "stun:stun.example.com",
-}
-
-
-def test_settings_of_each_source_take_effect(start, tmp_path):
-    named = list(SETTINGS.items())
-    flags = (text for name, value in named[::3] for text in (f"--{name}", value))
-    variables = {f"TORNADO_SIGNAL_{name.upper().replace('-', '_')}": str(value) for name, value in named[1::3]}
-    lines = (f"{name.replace('-', '_')} = {json.dumps(value)}\n" for name, value in named[2::3])
-    (tmp_path / "signal.toml").write_text("".join(lines))
-    server = start("--config", "signal.toml", *flags, "--admin-port", 0, **variables)  # `Server` looks for the flag
-    assert ipaddress.ip_address(re.search(r"//(.*):", server.url)[1]) == ipaddress.ip_address(SETTINGS["address"])
-    code = server.offer()
-    assert server.offer(info="other") == code
-    assert code[14] == "8"
-    (listed,) = server.call("/lobby/sessions")[1]["sessions"]
-    assert 60_000 <= listed["expiresAt"] - listed["createdAt"] < 90_000
-    assert (tmp_path / "elsewhere" / "deeper" / "CURRENT").exists()
-    assert server.call("/topics", origin="null")[0] == 200
-    assert server.call("/topics", origin="https://evil.example") == (403, {"error": "Origin not allowed"})
-    with socket.create_connection((SETTINGS["address"], server.port), BOUND_S) as connection:
-        began_s = int(time.monotonic() * 1000) / 1000  # uvloop counts whole milliseconds
-        connection.sendall(
-            b"GET /topics HTTP/1.1\r\nHost: x\r\nSec-Fetch-Site: same-origin\r\n"
-            b"X-Forwarded-Proto: https\r\nX-Forwarded-Host: app.example\r\n\r\n"
-        )
-        assert b"Access-Control-Allow-Origin: https://app.example\r\n" in whole(connection)
-        assert time.monotonic() - began_s >= SETTINGS["keep-alive-s"]
-    assert server.ask_admin("/healthz") == (200, {"status": "ok"})
-    assert server.ask_admin("/readyz") == (200, {"status": "ok"})
-    assert server.admin_url.startswith("http://127.0.0.1:")
-    assert server.stop() == 0
-    assert not any("ICE servers: none" in line for line in server.log)
 
 
 @pytest.mark.parametrize("limit", ["max-connections", "max-connections-per-address"])

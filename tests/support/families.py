@@ -51,7 +51,7 @@ FAMILIES = {
         "clients/python/tornado_signal_client",
     ),
     "pages behind proxies": (
-        "browser/test_proxy_matrix.py browser/test_bare_proxies.py browser/test_eventsource.py::test_page_behind",
+        "browser/test_proxy_matrix.py browser/test_bare_proxies.py",
         "docs/proxies.md tests/support/proxies.py tests/support/forwarding.py tests/support/browsers.py "
         "tests/support/browser_fixtures.py tests/support/connect.html tests/support/demo.py tornado_signal/transport "
         "tornado_signal/http tornado_signal/websocket tornado_signal/limits/forwarded.py tornado_signal/web",

@@ -344,30 +344,6 @@ class NginxPath(Plain, Nginx):
         return super().configure()
 
 
-# Those that ingress-nginx sends without `use-forwarded-headers`, its default.
-INGRESS_HEADERS = {
-    **{"Host": "$http_host", "Upgrade": "$http_upgrade", "Connection": "$connection_upgrade"},
-    **{"X-Real-IP": "$remote_addr", "X-Forwarded-For": "$remote_addr", "X-Forwarded-Host": "$http_host"},
-    **{"X-Forwarded-Port": "$server_port", "X-Forwarded-Proto": "$scheme", "X-Scheme": "$scheme"},
-    **{"X-Original-Forwarded-For": "$http_x_forwarded_for"},
-}
-
-
-class Ingress(Plain, Nginx):
-    """An nginx as ingress-nginx configures it for the annotations of the Helm chart."""
-
-    SITE = NGINX_SITE
-
-    def configure(self):
-        values = (ROOT / "examples/kubernetes/tornado-signal/values.yaml").read_text()
-        annotated = dict(re.findall(r'nginx\.ingress\.kubernetes\.io/(proxy-[a-z-]+): "?([^"\n]+)"?', values))
-        lines = [f"client_max_body_size {annotated.pop('proxy-body-size')};"]
-        lines += [f"{name.replace('-', '_')} {value};" for name, value in annotated.items()]
-        lines += [f"proxy_set_header {name} {value};" for name, value in INGRESS_HEADERS.items()]
-        self.lines = "\n    ".join([*lines, f"location / {{ proxy_pass http://127.0.0.1:{self.upstream}; }}"])
-        return super().configure()
-
-
 class Caddy(Proxy):
     name = "caddy"
 
@@ -464,7 +440,7 @@ class HAProxy(Proxy):
 
 PROXIES = {"nginx": Nginx, "caddy": Caddy, "haproxy": HAProxy}
 # The other examples of the documentation, for plain HTTP.
-EXAMPLES = (NginxPath, Ingress, CaddyPath, ClusterCaddy, RequiredNginx, RequiredHAProxy)
+EXAMPLES = (NginxPath, CaddyPath, ClusterCaddy, RequiredNginx, RequiredHAProxy)
 
 
 @pytest.fixture
