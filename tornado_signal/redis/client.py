@@ -174,7 +174,8 @@ class RedisClient:
             if not isinstance(reply, Failure):
                 self.read_ms = node.reads.now_ms
                 return reply
-            if isinstance(reply, NodeLost) and isinstance(before, NotReplicated) and self._loop.time() >= until_s:
+            informative = isinstance(before, NotReplicated) or before.kind in OF_SLOT
+            if isinstance(reply, NodeLost) and informative and self._loop.time() >= until_s:
                 reply = before  # more informative than an attempt without enough time
                 break
         if reply.kind in OF_SLOT:
