@@ -26,22 +26,11 @@ def spoil_tables(path, begin=0.0, end=1.0, step=500):
                 file.write(bytes([byte[0] ^ 0xFF]))
 
 
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory):
-    path = tmp_path_factory.mktemp("tables") / "data"
-    fill(path, 1000, offer=noise(6000))
-    write_tables(path)
-    assert len(list(path.glob("*.ldb"))) > 2
-    return path
-
-
-@pytest.fixture
-def data(tables, tmp_path):
-    return shutil.copytree(tables, tmp_path / "data")
-
-
-def test_damage_is_refused_and_reported(data, tmp_path):
-    spoil_tables(data, end=0.5)
+def test_damage_is_refused_and_reported_and_only_serve_moves_it_aside(start, tmp_path):
+    data = tmp_path / "data"
+    fill(data, 1000, offer=noise(6000))
+    write_tables(data)
+    spoil_tables(data)
     damaged = {table.name: table.read_bytes() for table in data.glob("*.ldb")}
     for command, advice in (
         (["serve", "--port", 0], "stop the server and move the directory away, or serve with --start-empty-if-damaged"),
@@ -52,23 +41,6 @@ def test_damage_is_refused_and_reported(data, tmp_path):
         said = ended.stderr.splitlines()[-1]
         assert re.match(rf"tornado-signal: (the database in )?{data} is (damaged|not sound) \(.*\); .*{advice}", said)
     assert {table.name: table.read_bytes() for table in data.glob("*.ldb")}.items() >= damaged.items()
-    assert names(tmp_path) == ["data"]
-
-
-def test_check_lists_all_problems(data):
-    with plyvel.DB(str(data)) as db:
-        offers = [key for key in db.iterator(include_value=False) if key[:1] == b"S" and key.endswith(layout.OFFER)]
-        for key in offers[:3]:
-            db.delete(key)
-    ended = run("check", "--data-dir", data)
-    assert ended.returncode == 1
-    assert len(ended.stdout.splitlines()) == 3
-    assert all(re.fullmatch("session [0-9a-f]{32} has no offer", line) for line in ended.stdout.splitlines())
-    assert f"{data} is not sound (listed above: 3); move it away to start empty\n" in ended.stderr
-
-
-def test_damaged_directory_is_moved_aside_by_serve_and_not_by_check(data, start, tmp_path):
-    spoil_tables(data)
     arguments = ("--data-dir", data, "--start-empty-if-damaged")
     checked = run("serve", "--check", "--port", 0, *arguments)
     assert checked.returncode == 0
@@ -89,6 +61,20 @@ def test_damaged_directory_is_moved_aside_by_serve_and_not_by_check(data, start,
     again = start(*arguments)
     assert again.codes() == [code]
     assert again.stop() == 0
+
+
+def test_check_lists_all_problems(tmp_path):
+    data = tmp_path / "data"
+    fill(data, 10)
+    with plyvel.DB(str(data)) as db:
+        offers = [key for key in db.iterator(include_value=False) if key[:1] == b"S" and key.endswith(layout.OFFER)]
+        for key in offers[:3]:
+            db.delete(key)
+    ended = run("check", "--data-dir", data)
+    assert ended.returncode == 1
+    assert len(ended.stdout.splitlines()) == 3
+    assert all(re.fullmatch("session [0-9a-f]{32} has no offer", line) for line in ended.stdout.splitlines())
+    assert f"{data} is not sound (listed above: 3); move it away to start empty\n" in ended.stderr
 
 
 def test_damage_read_by_a_running_server_is_503_and_logged_once(start, tmp_path):

@@ -264,23 +264,6 @@ async def test_leveldb_errors_are_unavailable_and_defects_propagate(
     assert sum("bad block" in record.getMessage() for record in caplog.records) == (not defect)
 
 
-@pytest.mark.parametrize("reached_disk", [False, True])
-async def test_failed_write_raises_unavailable_and_its_change_may_exist(store, one, monkeypatch, until, reached_disk):
-    write = Group.write
-
-    def failing(group):
-        if reached_disk:
-            write(group)
-        raise OSError("the disk fails")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Group, "write", failing)
-        with pytest.raises(Unavailable):
-            await one.create()
-        await until(lambda: store.available)
-    assert len(await one.codes()) == reached_disk
-
-
 async def test_future_or_forgotten_position_is_refused(store, one, monkeypatch):
     monkeypatch.setattr(memory, "MAX_REMOVALS", 3)
     await asyncio.gather(*[one.create() for _ in range(8)])

@@ -152,19 +152,7 @@ class Writers:
         assert all(task.cancelled() for task in self.tasks)
 
 
-async def by_hand(cluster, slot, writers):
-    """Move half of a slot's keys, leave it so for some writes, and move the rest."""
-    move = await asyncio.to_thread(Move, cluster, slot)
-    keys = await asyncio.to_thread(move.left)
-    for at in range(0, len(keys) // 2, 10):
-        await asyncio.to_thread(move.move, keys[at : at + 10])
-    await writers.wait_for(30)
-    while keys := await asyncio.to_thread(move.left):
-        await asyncio.to_thread(move.move, keys[:10])
-    await asyncio.to_thread(move.end)
-
-
-async def by_reshard(cluster, slot, writers):
+async def reshard(cluster, slot):
     """Let `redis-cli` move the slot, which is one of the lowest of its node."""
     source = next(server for first, last, server in cluster.slots() if first <= slot <= last)
     target = next(server for server in cluster.primaries if server is not source)
@@ -172,12 +160,11 @@ async def by_reshard(cluster, slot, writers):
     flags = ["--cluster-from", ids[0], "--cluster-to", ids[1], "--cluster-slots", str(slot + 1), "--cluster-yes"]
     output(await asyncio.to_thread(run_command, "redis-cli", "--cluster", "reshard", source.address, *flags))
     assert any(first <= slot <= last and server is target for first, last, server in cluster.slots())
-    await writers.wait_for(30)
 
 
-@pytest.mark.parametrize("how", [by_hand, pytest.param(by_reshard, marks=pytest.mark.needs("redis-cli"))])
-async def test_slot_that_moves_to_and_fro_under_load_refuses_and_loses_nothing(cluster, how):
-    async with opened(cluster, f"{how.__name__}:", timeout_s=60) as store:
+@pytest.mark.needs("redis-cli")
+async def test_slot_that_moves_to_and_fro_under_load_refuses_and_loses_nothing(cluster):
+    async with opened(cluster, "load:", timeout_s=60) as store:
         origins = (f"https://{number}.example" for number in range(10_000))
         origin = next(each for each in origins if store.partitions.of_topic(each, "topic").slot < 60)
         one, slot = Under(store, origin), store.partitions.of_topic(origin, "topic").slot
@@ -185,7 +172,8 @@ async def test_slot_that_moves_to_and_fro_under_load_refuses_and_loses_nothing(c
         async with Writers(one, 4) as writers:
             await writers.wait_for(30)
             for _ in range(2):
-                await how(cluster, slot, writers)
+                await reshard(cluster, slot)
+                await writers.wait_for(30)
         assert {*before} | writers.listed <= {*await one.codes()}
         assert {(await one.read(code, Side.ANSWERER)).description for code in writers.answered} == {"answer"}
         assert await flaws(store) == []
