@@ -309,9 +309,10 @@ async def test_servers_of_two_versions_serve_the_same_sessions_and_their_actions
         assert other.codes("lobby") == [code]
         assert other.call("/answer", {"code": code, "side": "answerer", "candidate": "c"})[0] == 200
         poll = {"code": code, "side": "offerer"}
-        waiting = in_background(lambda one=one, poll=poll: one.call("/poll", poll | {"wait": 30}))
+        since = poll | {"since": other.call("/poll", poll | {"wait": 0})[1]["cursor"]}
+        waiting = in_background(lambda one=one, since=since: one.call("/poll", since | {"wait": 30}))
         assert other.call("/answer", {"code": code, "side": "answerer", "answer": "a"})[0] == 200
-        assert waiting()[0] == 200
+        assert waiting()[1]["answerCandidates"] == []  # the cursor of the other version is understood
         assert one.call("/poll", poll)[1] == {"answer": "a", "answerCandidates": ["c"]}
         assert other.call("/withdraw", poll)[0] == 200
         assert one.call("/poll", poll)[0] == 404

@@ -11,7 +11,6 @@ from tornado_signal.session import Answer, Position, Side
 from tornado_signal.stores.leveldb import layout, memory, records
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.check import flaws
-from tornado_signal.stores.leveldb.database import Group
 
 ORIGIN = "https://one.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER

@@ -91,10 +91,11 @@ async def test_compaction_follows_a_sweep_that_deleted(store, one, clock, compac
 
 
 @pytest.mark.parametrize(
-    ("lasting", "steps"),
+    ("lasting", "took_s", "steps"),
     [
         (
             0,
+            0.0,
             [
                 (0.0, {"number": 20}, 0),
                 (0.0, {}, 1),
@@ -105,12 +106,20 @@ async def test_compaction_follows_a_sweep_that_deleted(store, one, clock, compac
                 (1, None, 3),
             ],
         ),
-        (40, [(60.0, {"number": 80}, 1), (60.0, {"number": 80}, 1), (60.0, {"number": 400}, 2)]),
-        (0, [(0.0, {}, 1), (5.1, {}, 1), (0.0, {"full": True}, 2), (4.9, {"full": True}, 2)]),
+        (40, 0.0, [(60.0, {"number": 80}, 1), (60.0, {"number": 80}, 1), (60.0, {"number": 400}, 2)]),
+        (0, 0.0, [(0.0, {}, 1), (5.1, {}, 1), (0.0, {"full": True}, 2), (4.9, {"full": True}, 2)]),
+        (0, 10.0, [(0.0, {}, 1), (199.0, {}, 1), (1.0, {}, 2)]),
     ],
-    ids=["of a megabyte, after a pause", "after the store has doubled", "a shorter pause while it is full"],
+    ids=["of a megabyte, after a pause", "after the store has doubled", "shorter pause while full", "after a long one"],
 )
-async def test_compactions(lasting, steps, store, one, filled_and_swept, monotonic, compactions):
+async def test_compactions(lasting, took_s, steps, store, one, filled_and_swept, monotonic, compactions, monkeypatch):
+    compact = store.database.compact
+
+    async def slow():
+        await compact()
+        monotonic[0] += took_s
+
+    monkeypatch.setattr(store.database, "compact", slow)
     for _ in range(lasting):
         await one.create(offer=os.urandom(50_000).hex(), ttl_ms=100 * TIMEOUT_MS)
     for passed_s, filling, expected in steps:
@@ -119,22 +128,6 @@ async def test_compactions(lasting, steps, store, one, filled_and_swept, monoton
             await store.sweep_all()
         else:
             await filled_and_swept(passed_s, **filling)
-        assert compactions == [expected]
-
-
-async def test_long_compaction_is_followed_by_a_long_pause(
-    store, filled_and_swept, monotonic, compactions, monkeypatch
-):
-    monkeypatch.setattr(session_table, "COMPACT_PAUSE_S", 1.0)
-    compact = store.database.compact
-
-    async def slow():
-        await compact()
-        monotonic[0] += 10.0
-
-    monkeypatch.setattr(store.database, "compact", slow)
-    for passed_s, expected in [(0.0, 1), (199.0, 1), (1.0, 2)]:
-        await filled_and_swept(passed_s)
         assert compactions == [expected]
 
 
