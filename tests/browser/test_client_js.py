@@ -346,6 +346,20 @@ def test_peers_fail_over_to_the_next_server(start, site, connect_page):
     assert alice.evaluate("errors.length > 0")
 
 
+def test_pairs_meet_at_the_first_server_again(start, connect_page):
+    first, second = start(data="one"), start(data="two")
+    alice, bob = connect_page(second), connect_page(second)
+    meet = "url => { window.met = meet('strangers', {info: '0', socket: false, url}); met.catch(() => {}); }"
+    urls = [first.url, second.url]
+    first.stop()
+    alice.evaluate(meet, urls)
+    until(lambda: listed(second, alice.evaluate("origin"), "pair~strangers"))
+    start(data="one", port=first.url.rpartition(":")[2])
+    alice.evaluate("dispatchEvent(new Event('online'))")  # it looks at once
+    bob.evaluate(meet, urls)
+    assert [page.evaluate("met")[1] for page in (alice, bob)] == ["0", "0"]
+
+
 def test_background_tab_connects_and_exchanges_messages(server, connect_page, windowed):
     bob = connect_page(server)
     alice, browser = windowed(server)

@@ -4,7 +4,6 @@ import signal
 
 import pytest
 from support.browsers import Traffic, listed, until
-from support.processes import stopped
 from support.scraping import scrape
 
 API = "new SignalClient(location.search.slice(1))"
@@ -55,60 +54,6 @@ def test_one_websocket_carries_all_requests_of_a_page(server, site, alice, bob):
     assert "refresh" not in traffic.now().methods
     assert len(traffic.now().sockets) == 1
     assert not [each for each in traffic.now().requests if "/client/" not in each]  # but for parts of the module
-
-
-def test_idle_websocket_is_closed(server, site, page):
-    page.clock.install()
-    traffic = Traffic(page)
-    server.offer(origin=site.origin)
-    page.evaluate(WATCH, "lobby")
-    page.wait_for_function("() => received.length")  # subscribed: otherwise its time ends in the next step
-    page.evaluate(f"async () => {{ window.api = {API}; await api.version(); }}")
-    page.evaluate("() => { window.waiting = failure(api.sessions('empty', {wait: 45, signal: stop.signal})); }")
-    page.clock.fast_forward(20_000)
-    page.evaluate("api.health()")
-    assert [each.is_closed() for each in traffic.now().sockets] == [False]
-    page.evaluate("stop.abort()")
-    until(lambda: {"cancel", "unsubscribe"} < set(traffic.now().methods))
-    crossing = (
-        "({onmessage}, id) => ['result', 'error'].map((key) => onmessage({data: JSON.stringify({id, [key]: {}})}))"
-    )
-    page.evaluate(f"async () => [1, 2, 3].map(({crossing}).bind(null, await api.open()))")
-    assert [name for name, *_ in page.evaluate("received")] == ["session", "AbortError"]
-    until(lambda: page.clock.fast_forward(20_000) or traffic.now().sockets[0].is_closed())
-    assert page.evaluate("api.health()")["status"] == "ok"
-    assert [each.is_closed() for each in traffic.now().sockets] == [True, False]
-
-
-def test_too_large_requests_are_refused_like_over_http(start, connect_page):
-    large, small = start(data="large"), start("--max-body-bytes", 1024, data="small")
-    ask = """
-      async ([url, length]) => {
-        const api = new SignalClient(url);
-        const fail = () => failure(api.offer("lobby", {info: "i", offer: "o".repeat(length)}));
-        return [await fail(), await fail(), await api.health()];
-      }
-    """
-    page = connect_page(large)
-    traffic = Traffic(page)
-    first, second, health = page.evaluate(ask, [large.url, 300_000])
-    assert (first["status"], second["status"], health["status"]) == (413, 413, "ok")
-    assert not traffic.now().sockets[0].is_closed()
-    first, second, health = page.evaluate(ask, [small.url, 2000])
-    assert (first["name"], second["status"], health["status"]) == ("SignalError", 413, "ok")
-
-
-def test_held_offer_whose_caller_no_longer_waits_is_withdrawn(server, site, page):
-    traffic = Traffic(page)
-    page.evaluate(f"async () => {{ window.api = {API}; await api.open(); window.stop = new AbortController(); }}")
-    with stopped([server.process.pid]):
-        fields = "{info: 'i', offer: 'o', secret: '0123456789abcdef', hold: true, signal: stop.signal}"
-        page.evaluate(f"() => {{ window.asked = failure(api.offer('lobby', {fields})); }}")
-        until(lambda: "offer" in traffic.now().methods)
-        page.evaluate("stop.abort()")
-        assert page.evaluate("asked")["name"] == "AbortError"
-    until(lambda: "withdraw" in traffic.now().methods)
-    until(lambda: listed(server, site.origin) == [])
 
 
 def test_offer_closed_while_the_server_is_away_is_withdrawn_later(start, reached, site, connect_page):
@@ -185,40 +130,6 @@ def test_offer_of_a_killed_browser_ends_after_the_grace_period(start, connect_pa
     assert gone == ["gone", code, "withdrawn"]  # its time ends later
 
 
-def test_silent_websocket_is_replaced(server, site, page):
-    page.clock.install()
-    traffic = Traffic(page)
-    page.evaluate(WATCH, "lobby")
-    found = [server.offer(origin=site.origin)]
-    page.wait_for_function("() => received.length === 1")
-    with stopped([server.process.pid]):
-        page.clock.fast_forward(70_000)  # it is asked whether it is there
-        until(lambda: "health" in traffic.now().methods)
-        page.clock.fast_forward(16_000)
-        until(lambda: page.clock.fast_forward(1000) or len(traffic.now().sockets) > 1)
-    found.append(server.offer(origin=site.origin))
-    until(lambda: page.clock.fast_forward(1000) or len(page.evaluate("received")) == 2)
-    assert [each[:2] for each in page.evaluate("received")] == [["session", code] for code in found]
-
-
-def test_refused_upgrade_is_retried_after_minutes(server, blocking, site, connect_page, connect_firefox):
-    proxy = blocking(server)
-    page = connect_page(proxy)
-    page.clock.install()
-    traffic = Traffic(page)
-    page.evaluate(f"() => {{ window.api = {API}; }}")
-    assert page.evaluate("Promise.all([api.open(), api.open(), api.version()])")[:2] == [None, None]
-    page.evaluate("listen('lobby', {info: 'alice'})")
-    codes(server, site)
-    firefox = connect_firefox(proxy)
-    assert firefox.evaluate(OPEN) is None
-    assert firefox.evaluate("call('lobby', {info: 'firefox'})") == ["alice", "alice: hello"]
-    assert len(traffic.now().sockets) == 1
-    page.clock.fast_forward(310_000)
-    page.evaluate("api.health()")
-    assert len(traffic.now().sockets) == 2
-
-
 def test_events_and_offers_continue_over_http(start, site, connect_page):
     server = start("--hold-grace-ms", 60_000)
     page = connect_page(server)
@@ -235,26 +146,6 @@ def test_events_and_offers_continue_over_http(start, site, connect_page):
     assert later(server, site, first)["code"] == first["code"]
     assert any("/other/sessions?" in each for each in traffic.now().requests)
     assert page.evaluate("errors") == []
-
-
-SLOW = """
-  () => {
-    window.WebSocket = class extends WebSocket {
-      set onopen(listener) { super.onopen = () => setTimeout(listener, 3000); }
-    };
-    window.asked = api.health();
-  }
-"""
-
-
-def test_http_is_used_until_a_slow_websocket_opens(page):
-    page.evaluate(f"() => {{ window.api = {API}; }}")
-    page.clock.install()
-    page.evaluate(SLOW)
-    page.clock.run_for(1100)
-    assert page.evaluate("asked")["status"] == "ok"
-    assert page.evaluate("api.open()") is None
-    until(lambda: page.clock.run_for(500) or page.evaluate("(async () => (await api.open())?.readyState)()") == 1)
 
 
 def test_http_is_used_at_once_if_a_policy_forbids_websockets(server, site, profiles):

@@ -1,10 +1,10 @@
-"""Tokens of the browser module: rooms, publications and calls, renewal, refusals (docs/authorization.md)."""
+"""Tokens of the browser module: rooms, publications and calls, refusals, a new key (docs/authorization.md)."""
 
 import signal
 import time
 
 import pytest
-from support.browsers import Traffic, listed, until
+from support.browsers import listed, until
 from support.tokens import SECRET, make_token, write_secret
 
 API = "new SignalClient(location.search.slice(1), {socket: %s, token: makeToken})"
@@ -67,33 +67,6 @@ def test_refused_tokens_are_errors_with_codes(socket, protected, connect_page):
         page.evaluate("(socket) => enter('lobby', {info: 'me', socket, token: makeToken})", socket == "true")
         page.wait_for_function("() => seen.some(([type]) => type === 'close')")
         assert [type for type, *_ in page.evaluate("seen")] == ["error", "close"], claims
-
-
-def test_websocket_is_authorized_again_before_the_expiry_and_replaced_for_fewer_rights(protected, connect_page):
-    tokens = iter([make(), make(1200), make(1800, topics=["lobby"])])
-    page = open_page(connect_page, protected, lambda: next(tokens))
-    traffic = Traffic(page)
-    page.clock.install()
-    page.evaluate(f"async () => {{ window.api = {API % 'true'}; await api.topics(); }}")
-    before = len(traffic.now().received)
-    page.evaluate("async () => { window.events = api.events('lobby'); window.waiting = events.next(); }")
-    until(lambda: len(traffic.now().received) > before)  # without a response it fails when the clock is advanced
-
-    def authorized():
-        return [each["params"]["token"] for each in traffic.now().sent if each["method"] == "authorize"]
-
-    page.clock.fast_forward(530_000)
-    page.evaluate("api.topics()")
-    assert len(page.made) == 1
-    page.clock.fast_forward(20_000)
-    until(lambda: len(authorized()) == 2)
-    assert authorized() == page.made
-    assert len(traffic.sockets) == 1
-    page.clock.fast_forward(600_000)
-    until(lambda: traffic.now().sockets[0].is_closed())
-    page.evaluate("api.topics()")
-    until(lambda: len(traffic.now().sockets) == 2)
-    assert len(page.made) == 3
 
 
 def test_closed_page_withdraws_its_offer_over_http(protected, site, connect_page):

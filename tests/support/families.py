@@ -74,7 +74,7 @@ FAMILIES = {
         "browser/test_room.py browser/test_room_python.py browser/test_room_nearby.py browser/test_messages.py "
         "browser/test_large_messages.py browser/test_dead_connections.py browser/test_nat.py "
         "browser/test_relayed_members.py browser/test_password.py browser/test_verification.py browser/test_moving.py "
-        "browser/test_pair.py browser/test_garbage.py browser/test_other_peers.py "
+        "browser/test_garbage.py browser/test_other_peers.py "
         "http/test_client_life.py::test_frozen http/test_client_life.py::test_new_member",
         "tests/browser/conftest.py tests/support/browser* tests/support/connect.html tests/support/networks.py "
         "tests/support/forked.py tests/support/forwarding.py tornado_signal/web "

@@ -2,44 +2,16 @@
 
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
-import "./virtual_time.js";
 import { json } from "../../../tornado_signal/web/client/http.js";
 import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
+import { Socket, sockets, useSocket } from "./fake_socket.js";
 
 const ODD = { toString: 0, valueOf: 0 };
 const SESSION = { code: "c", info: "i", offer: "o", offerCandidates: ["x"], createdAt: 1, expiresAt: 2 };
-const sockets = [];
-
-/** A WebSocket whose server responds with what a test sets. */
-class Socket extends EventTarget {
-  readyState = 1;
-  closed = false;
-
-  constructor() {
-    super();
-    sockets.push(this);
-    setTimeout(() => this.onopen());
-  }
-
-  send(text) {
-    const { id, method } = JSON.parse(text);
-    const reply = this.constructor.replies[method];
-    if (id && reply) setTimeout(() => this.receive({ id, ...reply }));
-  }
-
-  receive(frame) {
-    this.onmessage?.({ data: typeof frame === "string" ? frame : JSON.stringify(frame) });
-  }
-
-  close() {
-    this.closed = true;
-  }
-}
 
 let client;
 beforeEach((context) => {
-  globalThis.WebSocket = Socket;
-  sockets.length = 0;
+  useSocket();
   client = new SignalClient(`https://${context.name.replaceAll(" ", "-")}.example`);
 });
 

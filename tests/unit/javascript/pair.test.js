@@ -29,6 +29,11 @@ async function published() {
   while (!server.listed(TOPIC).length) await new Promise(setImmediate);
 }
 
+/** Put the offer of a peer that is no more under the topic, and return its code. */
+function dead() {
+  return server.offer(TOPIC, { info: "dead", offer: JSON.stringify({ type: "offer", sdp: "dead" }) }).code;
+}
+
 async function assertPaired(...pages) {
   const connections = await Promise.all(pages);
   assert.deepEqual(connections.map(({ side }) => side).sort(), ["answerer", "offerer"]);
@@ -100,6 +105,52 @@ test("a page that begins again does not answer its first offer", { timeout: 5000
   while ([code, undefined].includes(server.listed(TOPIC)[0]?.code)) await new Promise(setImmediate);
   assert.deepEqual([server.listed(TOPIC).length, steps.includes("trying")], [1, false]);
   await assertPaired(first, page());
+});
+
+test("offers of peers that are no more delay no pair", { timeout: 5000 }, async () => {
+  dead();
+  const first = page();
+  while (!server.listed(TOPIC).some(({ info }) => info !== "dead")) await new Promise(setImmediate);
+  dead();
+  const connections = await Promise.all([first, page()]);
+  assert.deepEqual(connections.map(({ side }) => side).sort(), ["answerer", "offerer"]);
+});
+
+test("a page that has taken back its offer continues, also if the news of it come first", {
+  timeout: 5000,
+}, async () => {
+  const steps = [];
+  const { answer } = server;
+  server.answer = async (...parameters) => {
+    answer.apply(server, parameters);
+    if (parameters[1] === "taken back") while (!steps.includes("answered")) await new Promise(setImmediate);
+  };
+  const first = page({ onstep: (name) => steps.push(name) });
+  await published();
+  dead();
+  while (!steps.includes("trying")) await new Promise(setImmediate);
+  assert.deepEqual([steps.includes("failed"), await Promise.race([first, null])], [false, null]); // it is still alone
+  const second = page();
+  assert.equal((await first).code, (await second).code);
+});
+
+test("an answer that comes before the offer is taken back is used", { timeout: 5000 }, async () => {
+  let release;
+  const { answer } = server;
+  server.answer = async (...parameters) => {
+    if (parameters[1] === "taken back") await new Promise((resolve) => (release = resolve));
+    return answer.apply(server, parameters);
+  };
+  const first = page();
+  await published();
+  const [{ code }] = server.listed(TOPIC);
+  const other = dead();
+  while (!release) await new Promise(setImmediate);
+  server.remove(other);
+  const second = page();
+  while (server.listed(TOPIC).length) await new Promise(setImmediate);
+  release();
+  assert.deepEqual([(await first).code, (await second).code], [code, code]);
 });
 
 test("a page that stops withdraws its offer", async () => {
