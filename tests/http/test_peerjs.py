@@ -23,7 +23,6 @@ UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a
 
 
 TAKEN = {"type": "ID-TAKEN", "payload": {"msg": "ID is taken"}}
-NO_ID = "No id, token, or key supplied to websocket server"
 TOO_LONG = "Id and key may have at most 256 characters"
 
 
@@ -166,17 +165,10 @@ async def test_reconnection_replaces_the_earlier_connection_also_after_an_outage
     assert other.socket.close_code is None
 
 
-async def test_incomplete_or_too_long_query_is_refused_and_a_client_without_an_id_cannot_send(service, opened):
-    for query, error in (
-        ({"key": "k", "id": "a"}, NO_ID),
-        ({"key": "k", "token": "t"}, NO_ID),
-        ({"id": "a", "token": "t"}, NO_ID),
-        ({"key": "k", "id": "", "token": "t"}, NO_ID),
-        ({"key": "k", "id": "a" * 257, "token": "t"}, TOO_LONG),
-        ({"key": "k" * 257, "id": "a", "token": "t"}, TOO_LONG),
-    ):
+async def test_too_long_query_is_refused_and_a_client_without_an_id_cannot_send(service, opened):
+    for query in ({"key": "k", "id": "a" * 257, "token": "t"}, {"key": "k" * 257, "id": "a", "token": "t"}):
         peer = await connect_peer(service.port, **query)
-        assert await peer.next() == {"type": "ERROR", "payload": {"msg": error}}
+        assert await peer.next() == {"type": "ERROR", "payload": {"msg": TOO_LONG}}
         assert await peer.closed() == (1005, "")
     peer = await opened(service, "a")
     async with contextlib.AsyncExitStack() as stack:
@@ -205,13 +197,8 @@ JUNK = [
 ]  # fmt: skip
 
 
-async def test_four_members_are_forwarded_with_the_true_sender_to_any_id_and_junk_is_ignored(service, opened):
+async def test_messages_arrive_at_any_id_and_junk_is_ignored(service, opened):
     one, other = await opened(service, "a"), await opened(service, "b")
-    for kind in ("OFFER", "ANSWER", "CANDIDATE", "LEAVE", "EXPIRE"):
-        await one.send(kind, "b", payload={"x": [1, None]}, src="forged", extra=7)
-        assert await other.next() == {"type": kind, "src": "a", "dst": "b", "payload": {"x": [1, None]}}
-    await one.send("OFFER", "b")
-    assert await other.next() == {"type": "OFFER", "src": "a", "dst": "b"}
     for junk in JUNK:
         await one.socket.send(junk)
     await one.nothing_before(("a", "own"))
