@@ -8,6 +8,7 @@ import pytest
 from support.searches import some
 from support.service import (
     ORIGIN,
+    TRANSPORTS,
     allowed_origin,
     check_every_response,
     credentials,
@@ -64,6 +65,7 @@ def test_every_error_has_a_status():
     assert 500 not in STATUS.values()
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_unsupported_method_is_405_with_allow_and_an_unknown_path_404_and_metrics_know_few_methods(service):
     wrong = [(path, method, 405) for path in ROUTES for method in METHODS if method not in ROUTES[path]]
     wrong += [(path, method, 404) for path in UNKNOWN for method in ("GET", "HEAD", "POST", "PROPFIND")]
@@ -77,6 +79,7 @@ async def test_unsupported_method_is_405_with_allow_and_an_unknown_path_404_and_
     assert names == {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "unknown"}
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_checks_have_the_documented_order(start_service, tmp_path):
     with_keys, service = await start_service(auth_keys=write_secret(tmp_path / "keys")), await start_service()
     large, no_origin = offer_of(MAX_BODY_BYTES + 1), (400, invalid("Origin"))
@@ -93,6 +96,7 @@ async def test_checks_have_the_documented_order(start_service, tmp_path):
         assert refused(await server.call(method, path, body, origin=None)) == no_origin
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_head_has_the_status_and_headers_of_get_without_a_body(service):
     await service.offer()
     found = [(path, 200) for path in ROUTES if "GET" in ROUTES[path] and "events" not in path]
@@ -106,6 +110,7 @@ async def test_head_has_the_status_and_headers_of_get_without_a_body(service):
         assert sorted(responses[0].headers.get_all()) == sorted(responses[1].headers.get_all())
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_every_path_answers_a_preflight(service):
     asked = (
         ([("Access-Control-Request-Headers", "content-type, x-more")], "content-type, x-more"),
@@ -302,6 +307,7 @@ async def chunked(service, target, body):
     return response
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_body_of_256_kib_is_accepted_and_a_larger_one_413_with_or_without_content_length(service):
     assert MAX_BODY_BYTES == 256 * 1024
     for path, size in itertools.product(POSTS, (MAX_BODY_BYTES + 1, 3 * MAX_BODY_BYTES)):

@@ -10,7 +10,7 @@ import re
 import pytest
 from support.browsers import TURN_SECRET as SECRET
 from support.rpc import open_socket
-from support.service import NOW_MS, ORIGIN, OTHER, refused
+from support.service import NOW_MS, ORIGIN, OTHER, TRANSPORTS, refused
 
 from tornado_signal.errors import OperatorError
 from tornado_signal.service.ice import read_ice_servers
@@ -19,6 +19,7 @@ from tornado_signal.settings.settings import Settings
 TEXTS = ["x", "\0", '"\\\n\u2028', "😀" * 1024, "\x7f\x1f", "é" * 1024, " ", "null", "x" * 1024]
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_strings_are_returned_unchanged_codes_are_case_insensitive_and_null_means_absent(service):
     for number, text in enumerate(TEXTS):
         code = await service.offer(str(number), info=text, offer=text)

@@ -8,7 +8,7 @@ import re
 
 import pytest
 from support.documents import pages, sections
-from support.service import ORIGIN, OTHER, allowed_origin, refused, request
+from support.service import ORIGIN, OTHER, TRANSPORTS, allowed_origin, refused, request
 
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.system import assets
@@ -63,6 +63,7 @@ async def test_files_have_their_type_and_are_readable_from_every_origin(fetch, s
         assert preflight.status == 204
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("path", ["/client/room.js", "/client.js", *assets.VERSIONED])
 async def test_files_are_compressed_only_for_clients_that_accept_it(path, fetch):
     """Brotli is for the built files, whose compressed form is a file."""
@@ -113,6 +114,7 @@ async def test_demo_can_be_disabled_and_readable_modules_served_instead_of_the_b
     assert response.body == (assets.WEB / "client.js").read_bytes()
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_matching_etag_gets_304(fetch):
     etag = (await fetch("/client.js")).headers["ETag"]
     assert (await fetch("/client.js", (ACCEPT, "gzip"))).headers["ETag"] == etag

@@ -5,7 +5,7 @@ import contextlib
 import itertools
 
 import pytest
-from support.service import HANDSHAKE, ORIGIN, OTHER, TIMEOUT_MS, head, invalid, segment, with_origin
+from support.service import HANDSHAKE, ORIGIN, OTHER, TIMEOUT_MS, TRANSPORTS, head, invalid, segment, with_origin
 from support.sse import BOUND_S, open_stream, summarize
 
 from tornado_signal.http import streams
@@ -37,6 +37,7 @@ async def expire(service):
         pass
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("kind", ["topic", "session"])
 async def test_stream_headers_forbid_caching_and_buffering(kind, method, service, follow):
@@ -126,6 +127,7 @@ async def test_draining_server_closes_event_sources_without_response_and_sends_o
         await service.shared.drain()
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("topic", ["lobby", "events", "a/b\0\n?#", "😀" * 256])
 async def test_topic_stream_reports_added_and_removed_sessions(topic, service, follow):
     async with follow(topic=topic) as stream:
@@ -185,6 +187,7 @@ async def test_sessions_withdrawn_during_a_long_catch_up_are_reported_gone(servi
     assert len(added) < 121, "everything was sent before the withdrawals"
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_session_stream_reports_the_messages_of_the_other_side(service, follow):
     code = await service.offer()
     async with follow(code, "offerer") as offerer, follow(code.upper(), "answerer") as answerer:

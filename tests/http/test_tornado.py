@@ -1,29 +1,21 @@
-"""The transport serves our handlers as `tornado.httpserver` does. Tornado's own tests cover other applications."""
+"""The transport serves handlers of Tornado as `tornado.httpserver` does.
+
+Tornado's own tests cover more of them. Tests of our handlers with the parameter `transport` use both servers.
+"""
 
 import asyncio
 import contextlib
-import uuid
 
 import pytest
-from support.service import HANDSHAKE, ORIGIN, TRANSPORTS, connected, declared, head, request, with_origin
-from support.sse import open_stream
+from support.service import HANDSHAKE, ORIGIN, TRANSPORTS, connected, head, request, with_origin
 from tornado import httputil, web, websocket
 from tornado.netutil import bind_sockets
 
 from tornado_signal.http.application import Route
-from tornado_signal.http.error_responses import make_error_responder
 from tornado_signal.http.handlers import Handler
-from tornado_signal.service.operations import declare
-from tornado_signal.session import Side
-from tornado_signal.settings.settings import Settings
 from tornado_signal.transport.stream import MAX_BODY_BYTES, HTTPStream
 
 BOUND_S = 30
-VARYING = {"Date", "X-Request-Id", "Connection", "Keep-Alive", "Transfer-Encoding"}
-
-
-def lasting(headers):
-    return sorted(pair for pair in headers.get_all() if pair[0] not in VARYING)
 
 
 def upload(length, *headers):
@@ -44,9 +36,10 @@ def serve(io_loop):
     """A coroutine function that serves an application with a transport, and returns the port."""
     stack = contextlib.AsyncExitStack()
 
-    async def start(application, refusal=lambda status, headers: (httputil.HTTPHeaders(), b""), kind="own"):
+    async def start(application, kind="own"):
         listening = bind_sockets(0, "127.0.0.1")
-        await stack.enter_async_context(TRANSPORTS[kind](application, listening, refusal))
+        transport = TRANSPORTS[kind](application, listening, lambda *_: (httputil.HTTPHeaders(), b""))
+        await stack.enter_async_context(transport)
         return listening[0].getsockname()[1]
 
     yield start
@@ -205,7 +198,7 @@ async def test_websockets_are_refused_where_the_server_cannot_serve_them(serve, 
     assert (await exchange(port, handshake)).status == 501
     assert "tornado_signal.transport does not serve tornado.websocket" in caplog.text
     caplog.clear()
-    port = await serve((await start_service()).application, None, "tornado")
+    port = await serve((await start_service()).application, "tornado")
     response = await exchange(port, handshake)
     assert (response.status, response.json) == (501, {"error": "Not implemented"})
     assert "WebSockets need the server of tornado_signal.transport" in caplog.text
@@ -237,62 +230,3 @@ async def test_a_client_that_leaves_during_prepare_ends_the_body(serve):
         await entered.wait()
         connection.writer.transport.abort()
         await ended.wait()
-
-
-FIELDS = {"side": "answerer", "info": "i", "offer": "an offer", "answer": "an answer", "topic": "lobby"}
-
-
-def operation_requests(code):
-    """Yield requests for every path: valid ones and refused ones."""
-    for operation in declare(Settings()):
-        path = operation.path.replace("{topic}", "lobby")
-        values = FIELDS | {"code": code}
-        names = [parameter.name for parameter in operation.fields if parameter.required]
-        fields = {name: values[name] for name in names if name in values}
-        if operation.name == "answer":
-            fields["answer"] = FIELDS["answer"]
-        body = fields if operation.method == "POST" else None
-        yield operation.method, path, request(operation.method, path, body)
-        yield operation.method, path, request(operation.method, path, body, origin=None)
-        yield operation.method, path, request(operation.method, path, b"x" * 300_000 if body else None)
-    for path in [*declared(), "/nowhere", "/%ff/sessions", "/topics?limit=0"]:
-        path = path.replace("{topic}", "lobby")
-        for method in ("OPTIONS", "DELETE", "PROPFIND"):
-            yield method, path, request(method, path)
-
-
-def file_requests(application):
-    for path, route in application.routes.items():
-        if path == "/client.js" or route.pattern in ("/openapi.json", "/asyncapi.json"):
-            for headers in ([], [("Accept-Encoding", "gzip")], [("If-None-Match", "*")]):
-                for method in ("GET", "HEAD"):
-                    yield method, path, head(method, path, with_origin(None, headers))
-
-
-async def test_operations_files_and_event_streams_are_the_same_on_both_servers(start_service, serve):
-    application = (await start_service(codes="content")).application
-    service = application.service
-
-    async def publish():
-        """Publish an offer, unless it is, and return its code."""
-        code, _ = await service.store.create(ORIGIN, "lobby", FIELDS["info"], FIELDS["offer"])
-        return str(uuid.UUID(bytes=code))
-
-    ports = [await serve(application, make_error_responder(service.log), kind) for kind in TRANSPORTS]
-    code = await publish()
-    await service.store.add_candidates(ORIGIN, uuid.UUID(code).bytes, Side.OFFERER, ["a candidate"])
-    for side, count in ("answerer", 2), ("offerer", 0), (None, 1):
-        target, streams = f"/events?code={code}&side={side}" if side else "/lobby/events", []
-        for port in ports:
-            async with open_stream(port, target, headers=[("Accept", "text/event-stream")]) as opened:
-                events = await opened.take(count)
-            streams.append((opened.status, lasting(opened.headers), events))
-        assert (streams[0], streams[0][0]) == (streams[1], 200), target
-    for method, path, raw in [*operation_requests(code), *file_requests(application)]:
-        responses = []
-        for port in ports:
-            if path == "/withdraw":  # the first one has ended the session
-                await publish()
-            response = await exchange(port, raw, method)
-            responses.append((response.status, lasting(response.headers), response.body, response.reason))
-        assert responses[0] == responses[1], (method, path)
