@@ -532,18 +532,6 @@ def test_10_000_silent_connections_use_less_than_4_kb_each(descriptors):
         assert int(process.communicate("\n", PATIENCE_S)[0]) == 10_000
 
 
-def test_keepalive_and_user_timeout_are_set_on_sockets(running):
-    with running.connect():
-        until(lambda: running.server.state.connections)
-        (server_connection,) = running.server.state.connections
-        accepted = server_connection._transport.get_extra_info("socket")
-        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        silent_s = listener.SILENT_S
-        limits = {"USER_TIMEOUT": 1000 * silent_s, "KEEPIDLE": silent_s, "KEEPINTVL": silent_s // 3}
-        set_to = {name: accepted.getsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_{name}")) for name in limits}
-        assert set_to == limits
-
-
 # The limit for unsent data of all clients: connections with the most unsent bytes are closed, and no others.
 
 

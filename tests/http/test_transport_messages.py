@@ -1,4 +1,4 @@
-"""Responses and their framing, and hostile and generated requests, compared with the HTTP server of Tornado."""
+"""Responses and their framing, and hostile requests, compared with the HTTP server of Tornado."""
 
 import contextlib
 import itertools
@@ -7,8 +7,6 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.http_corpus import CORPUS, DIFFERENT, ENDS, GOOD, LAST, LAXER, REFUSED, STRICTER
 from support.raw_http import (
     PATIENCE_S,
@@ -370,30 +368,3 @@ def test_body_that_looks_like_a_known_request_and_arrives_alone_is_a_body(own_se
     with chopping(len(head), len(GOOD), len(LAST)):
         posted, last = own_server.exchange(head + GOOD + LAST)
     assert (posted.json["body"].encode(), "/last" in last.json["request"]) == (GOOD, True)
-
-
-VALID = [raw for name, raw in CORPUS.items() if name not in REFUSED and len(raw) < 1000]
-
-
-@st.composite
-def mutations(draw):
-    """Valid requests with bytes flipped, removed, repeated or moved."""
-    raw = bytearray(b"".join(draw(st.lists(st.sampled_from(VALID), min_size=1, max_size=3))))
-    for _ in range(draw(st.integers(1, 6))):
-        place = draw(st.integers(0, len(raw)))
-        end = min(len(raw), place + draw(st.sampled_from([0, 1, 1, 2, 10])))
-        others = st.sampled_from([b"\r\n", b"\n", b"\r", b"\0", b" ", b"\t", b":", b";", b"\xff", b"0", b"9" * 20])
-        raw[place:end] = draw(st.one_of(st.just(b""), st.binary(max_size=4), others, st.just(bytes(raw[:end]))))
-    return bytes(raw)
-
-
-@settings(max_examples=3 * settings().max_examples)
-@given(raw=mutations() | st.binary(max_size=300))
-def test_any_bytes_get_http_responses_without_a_500(own_server, raw):
-    with own_server.connect() as client:
-        client.sendall(raw)
-        client.shutdown(socket.SHUT_WR)
-        received = read_all(client)
-    statuses = [response.status for response in answers(received)]
-    assert all(status < 500 or status in (501, 505) for status in statuses)
-    assert len(own_server.exchange(LAST)) == 1
