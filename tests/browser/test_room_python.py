@@ -152,7 +152,7 @@ def test_programs_and_pages_in_one_room(page, python):
     x.wait_for_function("() => window.ready")
     x.evaluate("enter('lobby', {info: 'again'})")
     all_together(programs | {"again": x, "y": y, "z": z})
-    a.evaluate("room.send('bye')")
+    a.evaluate("asyncio.gather(room.send('x' * 300_000), room.send('bye'))")
     a.evaluate("room.leave()")
     for each in pages.values():
         until(lambda each=each: happened(each)[-2:] == [["message", "a", "bye"], ["leave", "a", None]])
