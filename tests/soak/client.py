@@ -39,7 +39,6 @@ class Peer:
         except BREAKS as error:
             self.close()
             raise self._broken(f"{what}: {error!r}", began_s) from error
-        self._tally.answers[status] += 1
         if status == 503:
             raise self._broken(f"{what}: 503 {response}", began_s)
         if not wait_s and not self._tally.away(began_s, time.monotonic()):
@@ -51,17 +50,11 @@ class Peer:
         if self._closed:
             self._choose_server()
         began_s = time.monotonic()
-        begun = False
         try:
             async for event in self._http.events(path, f"Last-Event-ID: {last}\r\n" if last else ""):
-                self._tally.answers[200] += not begun
-                begun = True
                 yield event, json.loads(event.get("data", "{}"))
         except BREAKS as error:
-            status = error.args[0] if isinstance(error, wire.Refused) else 0
-            if status:
-                self._tally.answers[status] += 1
-            if status != 404:
+            if not (isinstance(error, wire.Refused) and error.args[0] == 404):
                 raise self._broken(f"a stream: {error!r}", began_s) from error
         finally:
             self.close()

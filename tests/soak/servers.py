@@ -164,7 +164,6 @@ class Soak:
         report = {
             "minutes": self.options.minutes,
             "peers": self.options.peers,
-            "answers": dict(sorted(self.tally.answers.items())),
             "done": dict(sorted(self.world.done.items())),
             "failed by outages": dict(self.tally.excused),
             "outages": dict(Counter(kind for _, kind in self.outages)),

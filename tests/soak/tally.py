@@ -36,7 +36,6 @@ class Tally:
         self.port = port
         self.outages = Outages()  # the restarts, which break connections
         self.node_outages = Outages()  # those of its Redis, which break no connections of clients
-        self.answers: Counter[int] = Counter()  # by status
         self.excused: Counter[str] = Counter()  # failures caused by an outage, by protocol
         self.wrong: list[str] = []  # unexpected events, as sentences
         self.latencies_s: list[float] = []  # of requests that do not wait, since they were last read
