@@ -1,12 +1,13 @@
 """Damaged directories: refused or moved aside, by the installed commands."""
 
+import os
 import re
 import shutil
 import uuid
 
 import pytest
 from support.command import run
-from support.maintenance import LONG_MS, SECRETS, fill, names, noise, run_ok, write_tables
+from support.maintenance import LONG_MS, SECRETS, fill, names, run_ok, write_tables
 from support.redis_traffic import Follower, in_background, until
 from support.scraping import scrape
 
@@ -28,7 +29,7 @@ def spoil_tables(path, begin=0.0, end=1.0, step=500):
 
 def test_damage_is_refused_and_reported_and_only_serve_moves_it_aside(start, tmp_path):
     data = tmp_path / "data"
-    fill(data, 1000, offer=noise(6000))
+    fill(data, 1000, offer=lambda: os.urandom(3000).hex())
     write_tables(data)
     spoil_tables(data)
     damaged = {table.name: table.read_bytes() for table in data.glob("*.ldb")}
@@ -79,7 +80,7 @@ def test_check_lists_all_problems(tmp_path):
 
 def test_damage_read_by_a_running_server_is_503_and_logged_once(start, tmp_path):
     data = tmp_path / "data"
-    codes = fill(data, 400, offer="their offer " * 300, timeout_ms=LONG_MS)
+    codes = fill(data, 400, offer=lambda: "their offer " * 300)
     write_tables(data)
     server = start("--admin-port", 0, "--session-timeout-ms", LONG_MS, "--sweep-interval-ms", 100)
     # Sessions alone: what comes before them is read in scans, and what comes behind them has been read already.

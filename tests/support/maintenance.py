@@ -31,18 +31,17 @@ def run_refused(*arguments, **options):
     return match[1]
 
 
-def fill(path, sessions, *, offer="their offer", timeout_ms=LONG_MS):
+def fill(path, sessions, *, offer=lambda: "their offer"):
     """Create a data directory with sessions, some answered, some with candidates. Return pairs of origin and code."""
 
     async def filling():
         clock = HandClock(time.time_ns() // 1_000_000)
-        store = await open_leveldb(path, clock, session_timeout_ms=timeout_ms, durability="os")
+        store = await open_leveldb(path, clock, session_timeout_ms=LONG_MS, durability="os")
         rng = random.Random(1)
         codes = []
         for number in range(sessions):
             origin = rng.choice([ORIGIN, OTHER])
-            text = offer() if callable(offer) else offer
-            code, _ = await store.create(origin, f"topic {number % 50}", SECRETS["info"], text)
+            code, _ = await store.create(origin, f"topic {number % 50}", SECRETS["info"], offer())
             codes.append((origin, code))
             if number % 2:
                 await store.add_candidates(origin, code, Side.OFFERER, [SECRETS["candidate"]] * 2)
@@ -58,12 +57,6 @@ def write_tables(path):
     """Move all data from the logs of a directory into tables."""
     with directory.opened(path) as db:
         db.compact_range(start=b"\x00", stop=b"\xff")
-
-
-def noise(size):
-    """Return a function that returns incompressible texts of `size` characters."""
-    rng = random.Random(size)
-    return lambda: rng.randbytes(size // 2).hex()
 
 
 def names(path):

@@ -332,18 +332,26 @@ async def test_failed_read_refuses_everything_until_reopened(during, held, disk,
     assert sum("block checksum mismatch" in line for line in said) == 1
 
 
-@pytest.mark.parametrize("writing", [True, False])
-async def test_closing_after_a_failed_read(held, tmp_path, disk, writing):
+@pytest.mark.parametrize(
+    ("failed", "written"),
+    [("read", []), ("read during a write", [True]), ("write", [False]), ("write and reopening", [False])],
+)
+async def test_closing_after_a_failure(failed, written, held, tmp_path, disk):
+    await held.put(b"kept")
     with held_up(disk):
-        waiters = [held.put(b"a")] if writing else []
+        waiters = [held.put(b"a") for _ in written]
         await turns(3)
-        assert type(held.db.failed(damaged_block())) is Unavailable
+        if failed.startswith("read"):
+            assert type(held.db.failed(damaged_block())) is Unavailable
+        else:
+            disk.failing, disk.unopenable = True, "reopening" in failed
         closing = asyncio.create_task(held.db.close())
         await asyncio.sleep(0)
-    assert await outcomes(*waiters) == [True] * writing
+    assert await outcomes(*waiters) == written
     await asyncio.wait_for(closing, 60)
     assert type(held.db.failed(damaged_block())) is Unavailable
-    assert await stored(tmp_path / "data") == [b"a"] * writing
+    disk.failing = disk.unopenable = False
+    assert await stored(tmp_path / "data") == [b"a"] * (written == [True]) + [b"kept"]
 
 
 async def test_database_that_was_never_opened_refuses_everything(io_loop, tmp_path):
@@ -392,21 +400,6 @@ async def test_closing_writes_pending_changes(held, tmp_path, disk):
     with pytest.raises(Unavailable):
         _ = held.db.snapshot
     assert await stored(tmp_path / "data") == [b"a", b"b"]
-
-
-@pytest.mark.parametrize("unopenable", [False, True])
-async def test_closing_while_a_write_fails(held, tmp_path, disk, unopenable):
-    await held.put(b"kept")
-    with held_up(disk):
-        disk.failing, disk.unopenable = True, unopenable
-        waiter = held.put(b"lost")
-        await turns(3)
-        closing = asyncio.create_task(held.db.close())
-        await asyncio.sleep(0)
-    assert await outcomes(waiter) == [False]
-    await asyncio.wait_for(closing, 60)
-    disk.failing = disk.unopenable = False
-    assert await stored(tmp_path / "data") == [b"kept"]
 
 
 async def test_closing_while_it_cannot_be_opened(held, disk, monkeypatch):

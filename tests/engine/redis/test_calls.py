@@ -205,40 +205,28 @@ async def test_primary_that_is_slow_to_respond_is_searched_again_although_it_get
         responds.set()
 
 
-async def test_reads_do_not_wait_for_the_subscription_of_another_client(redis, under):
+async def test_channels_are_subscribed_in_batches_for_which_no_read_waits(redis, under):
     async with RedisProxy(redis) as proxy, opened(proxy) as store:
         proxy.holding = True
         proxy.open.clear()
-        one = under(store, "https://one.example")
+        one = under(store)
         code = await one.create()
-        watches = [store.watch_session(one.origin, code), store.watch_topic(one.origin, "topic")]
-        held = [store.watch_topic(one.origin, str(number)) for number in range(channels.IN_FLIGHT)]
-        openings = [asyncio.create_task(watch.opened()) for watch in watches]
+        watches = [store.watch_topic(one.origin, str(number)) for number in range(5 * channels.IN_FLIGHT)]
+        watches += [store.watch_session(one.origin, code), store.watch_topic(one.origin, "topic")]
+        openings = [asyncio.create_task(watch.opened()) for watch in watches[-2:]]
         late = asyncio.create_task(asyncio.sleep(10))
         reads = asyncio.gather(one.read(code, Side.ANSWERER), one.state(), store.begin_topic(one.origin, "topic", None))
         await asyncio.wait((reads, late), return_when=asyncio.FIRST_COMPLETED)
         assert reads.done()
-        assert [opening.done() for opening in openings] == [False, False]
         late.cancel()
-        proxy.open.set()
-        await asyncio.gather(*openings)
-        assert [await watch.opened() for watch in watches] == [None, None]
-        for watch in (*watches, *held):
-            watch.close()
-
-
-async def test_channels_are_subscribed_in_batches(redis):
-    count = 5 * channels.IN_FLIGHT
-    async with RedisProxy(redis) as proxy, opened(proxy) as store:
-        proxy.holding = True
-        proxy.open.clear()
-        watches = [store.watch_topic("https://one.example", str(number)) for number in range(count)]
         await asyncio.to_thread(until, lambda: proxy.subscribed >= channels.IN_FLIGHT)
         await asyncio.sleep(0.2)  # all would have come
         assert proxy.subscribed == channels.IN_FLIGHT
+        assert [opening.done() for opening in openings] == [False, False]
         proxy.open.set()
+        assert await asyncio.gather(*openings) == [None, None]
         await received(store.change_feed)
-        assert proxy.subscribed == count == redis.ask("INFO", "stats")["pubsubshard_channels"]
+        assert proxy.subscribed == len(watches) == redis.ask("INFO", "stats")["pubsubshard_channels"]
         for watch in watches:
             watch.close()
 
