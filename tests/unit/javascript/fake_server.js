@@ -10,6 +10,13 @@ import { FakeChannel, FakeConnection } from "./fake_rtc.js";
 const connections = new Map(); // by the name in their descriptions
 
 class LinkedChannel extends FakeChannel {
+  bufferedAmount = 0;
+
+  dispatchEvent(event) {
+    this[`on${event.type}`]?.(event);
+    return super.dispatchEvent(event);
+  }
+
   send(data) {
     this.twin.dispatchEvent(new MessageEvent("message", { data }));
   }
@@ -18,7 +25,7 @@ class LinkedChannel extends FakeChannel {
     for (const each of [this, this.twin]) {
       if (!each || each.readyState === "closed") continue;
       each.readyState = "closed";
-      each.dispatchEvent(new Event("close"));
+      queueMicrotask(() => each.dispatchEvent(new Event("close")));
     }
   }
 }
