@@ -256,26 +256,44 @@ def test_prometheus_scrapes_a_server_and_alerts_when_it_is_down(servers, redis, 
 
 
 @pytest.mark.slow
-def test_alerts_fire_in_prometheus_when_their_conditions_occur(servers, redis, start, tmp_path):
+@pytest.mark.needs("strace")
+def test_alerts_fire_in_prometheus_when_their_conditions_occur(redis, start, tmp_path):
     (tmp_path / "signal.toml").write_text("max_offer = 100\n")
-    flags = ("--admin-port", "0", "--max-connections", "3")
-    reloaded = start("--config", tmp_path / "signal.toml", *flags, data="reloaded")
-    secure = start("--admin-port", "0", *make_pair(tmp_path).flags, data="secure")
-    small = start("--admin-port", "0", "--max-store-bytes", "1000000", data="small")
-    with Receiver() as receiver, contextlib.ExitStack() as stack:
+    certificate, offered = make_pair(tmp_path).flags, {"info": "i", "offer": "o"}
+    with Receiver() as receiver, RedisCluster("redis", 1, 1) as cluster, contextlib.ExitStack() as stack:
         receiver.behaviour = status(500)
-        hooks = ("--webhook-url", receiver.url, *webhook_secret(tmp_path))
-        hooked = start("--admin-port", "0", *hooks, data="hooked")
-        watched = (reloaded, servers[1], hooked, secure, small)
-        prometheus = stack.enter_context(Prometheus(tmp_path, map(instance, watched), impatient()))
-        prometheus.until(lambda: prometheus.query("count(count_over_time(tornado_signal_ready[1m]) > 2) == 6"))
 
+        def serve(name, *flags, **options):
+            return start("--admin-port", "0", *flags, data=name, **options)
+
+        workers = ("--durability", "os", "--workers", "2")
+        reloaded = serve("reloaded", "--config", tmp_path / "signal.toml", "--max-connections", "3")
+        secure, small = serve("secure", *certificate), serve("small", "--max-store-bytes", "1000000")
+        hooked = serve("hooked", "--webhook-url", receiver.url, *webhook_secret(tmp_path))
+        slow, broken = serve("slow"), serve("broken")
+        limited = serve("limited", "--max-sessions-per-origin", "1")
+        alone, several = serve(None, *workers, redis=redis), serve(None, *workers, redis=cluster)
+        code = several.offer()
+        session = PARTITIONS.of_code(ORIGIN, uuid.UUID(code).bytes).session(uuid.UUID(code).bytes)
+        cluster.primaries[0].ask("HSET", session, "k", "damaged")
+        watched = (reloaded, secure, small, hooked, slow, broken, limited, alone, several)
+        prometheus = stack.enter_context(Prometheus(tmp_path, map(instance, watched), impatient()))
+        (tmp_path / "alone").mkdir()
+        without = stack.enter_context(Prometheus(tmp_path / "alone", [], impatient()))
+        prometheus.until(lambda: prometheus.query("count(count_over_time(tornado_signal_ready[1m]) > 2) == 11"))
+
+        cluster.replicas[0].ask("CLUSTER", "FAILOVER")
+        stack.enter_context(injected(slow.process, "delay_enter=300000"))
+        stack.enter_context(injected(broken.process, "error=EIO"))
         for _ in range(5):
             redis.ask("CLIENT", "PAUSE", "300")
-            servers[1].exchange("/lobby/offer", {"info": "i", "offer": "o"})
+            alone.exchange("/lobby/offer", offered)
             redis.ask("SCRIPT", "FLUSH")
         while small.exchange("/lobby/offer", {"info": "i", "offer": "o" * 100_000})[0] == 200:
             pass
+        while not scrape(hooked.admin_url).one("webhook_dropped", "full"):
+            for _ in range(100):
+                hooked.exchange(f"/{'t' * 256}/offer", offered)
         (tmp_path / "signal.toml").write_text("max_offer = 'much'\n")
         reloaded.process.send_signal(signal.SIGHUP)
         port = reloaded.port
@@ -284,9 +302,7 @@ def test_alerts_fire_in_prometheus_when_their_conditions_occur(servers, redis, s
             stream.sendall(f"GET /lobby/events HTTP/1.1\r\nHost: localhost\r\nOrigin: {ORIGIN}\r\n\r\n".encode())
             assert stream.recv(65536).startswith(b"HTTP/1.1 200")
         redis.kill()
-        supervisor = servers[1].process.pid
-        worker, _ = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-        os.kill(int(worker), signal.SIGKILL)  # without Redis no other process takes its place
+        os.kill(children(alone)[0], signal.SIGKILL)  # without Redis no other process takes its place
 
         def provoke():
             for number in (signal.SIGSTOP, signal.SIGCONT):  # its event loop is late
@@ -294,67 +310,33 @@ def test_alerts_fire_in_prometheus_when_their_conditions_occur(servers, redis, s
                 time.sleep(0.3)
             with contextlib.suppress(OSError):
                 socket.create_connection(("127.0.0.1", port)).close()
-            for server in (servers[1], hooked):
-                server.exchange("/lobby/offer", {"info": "i", "offer": "o"})
+            several.exchange("/poll", {"code": code, "side": "answerer"})
+            for server in (alone, hooked, slow, broken, *[limited] * 50):
+                server.exchange("/lobby/offer", offered)
 
-        wanted = {("WebhooksFail", instance(hooked))}
-        wanted |= {(name, instance(servers[1])) for name in ("NotReady", "RedisFails", "Errors")}
+        wanted = {(name, instance(hooked)) for name in ("WebhooksFail", "WebhooksDropped")}
+        wanted |= {(name, instance(alone)) for name in ("NotReady", "RedisFails", "Errors")}
+        wanted |= {(name, instance(alone)) for name in ("SlowRedis", "RedisRetries", "WorkerMissing")}
         wanted |= {(name, instance(reloaded)) for name in ("Full", "Connections", "ReloadFailed")}
-        wanted |= {(name, instance(servers[1])) for name in ("SlowRedis", "RedisRetries", "WorkerMissing")}
         wanted |= {(name, instance(secure)) for name in ("Certificate", "LoopLag")}
         wanted |= {(name, instance(small)) for name in ("Full", "StoreSize")}
+        wanted |= {("SlowDisk", instance(slow)), ("WritesFail", instance(broken)), ("Refusals", instance(limited))}
+        wanted |= {("Defect", instance(several)), ("RedisFailover", None)}
         seen = prometheus.fires(wanted, provoke)
         # On a busy machine the loop and the disk can be slow as well.
         others = {name for name, where in seen if where == instance(hooked)} - {"LoopLag", "SlowDisk"}
-        assert others == {"WebhooksFail"}
-
-
-@pytest.mark.slow
-@pytest.mark.needs("strace")
-def test_alerts_fire_in_prometheus_for_disks_receivers_restarts_and_failovers(start, tmp_path):
-    with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(RedisCluster("redis", 1, 1))
-        receiver = stack.enter_context(Receiver())
-        receiver.behaviour = status(500)
-        hooks = ("--webhook-url", receiver.url, *webhook_secret(tmp_path))
-        flags = ("--admin-port", "0")
-        slow, broken = (start(*flags, data=name) for name in ("slow", "broken"))
-        hooked = start(*flags, *hooks, data="hooked")
-        limited = start(*flags, "--max-sessions-per-origin", "1", data="limited")
-        several = start(*flags, "--durability", "os", "--workers", "2", redis=cluster)
-        watched = (slow, broken, hooked, limited, several)
-        prometheus = stack.enter_context(Prometheus(tmp_path, map(instance, watched), impatient()))
-        (tmp_path / "alone").mkdir()
-        without = stack.enter_context(Prometheus(tmp_path / "alone", [], impatient()))
-        ask = {"info": "i", "offer": "o"}
-        code = uuid.UUID(several.offer()).bytes
-        cluster.primaries[0].ask("HSET", PARTITIONS.of_code(ORIGIN, code).session(code), "k", "damaged")
-        prometheus.until(lambda: prometheus.query("count(count_over_time(tornado_signal_ready[1m]) > 2) == 6"))
-        cluster.replicas[0].ask("CLUSTER", "FAILOVER")
-        stack.enter_context(injected(slow.process, "delay_enter=300000"))
-        stack.enter_context(injected(broken.process, "error=EIO"))
-        topic = "t" * 256
-        while not scrape(hooked.admin_url).one("webhook_dropped", "full"):
-            for _ in range(100):
-                hooked.exchange(f"/{topic}/offer", ask)
-
-        def provoke():
-            slow.exchange("/lobby/offer", ask)
-            broken.exchange("/lobby/offer", ask)
-            several.exchange("/poll", {"code": str(uuid.UUID(bytes=code)), "side": "answerer"})
-            for _ in range(50):
-                limited.exchange("/lobby/offer", ask)
-
-        wanted = {("SlowDisk", instance(slow)), ("WritesFail", instance(broken)), ("WebhooksDropped", instance(hooked))}
-        wanted |= {("Refusals", instance(limited)), ("Defect", instance(several)), ("RedisFailover", None)}
-        prometheus.fires(wanted, provoke)
-        supervisor, killed = several.process.pid, []
+        assert others == {"WebhooksFail", "WebhooksDropped"}
+        killed = []
         starts = f'max(changes(process_start_time_seconds{{instance="{instance(several)}"}}[1h]))'
 
         def restart():
             if int(prometheus.query(starts)[0]["value"][1]) == len(killed):
-                worker = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()[-1]
-                killed.append(os.kill(int(worker), signal.SIGKILL))
+                killed.append(os.kill(children(several)[-1], signal.SIGKILL))
 
         prometheus.fires({("Restarts", instance(several))}, restart)
         assert without.fires({("Absent", None)}, lambda: None) == {("Absent", None)}
+
+
+def children(server):
+    pid = server.process.pid
+    return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
