@@ -1,17 +1,15 @@
 """The browser module, in real browsers on a page of another origin than the server's."""
 
 import base64
-import contextlib
 import hashlib
 import json
 import re
 import signal
-import socket
 from pathlib import Path
 
 import pytest
 from support.bare_server import BareServer
-from support.browsers import BOUND_MS, listed, until
+from support.browsers import listed, until
 from support.documents import ADDRESS, blocks, sections
 
 import tornado_signal
@@ -182,64 +180,6 @@ def test_calls_return_the_responses_of_their_endpoints(server, reached, connect_
     assert got["refresh"]["expiresAt"] > 0
 
 
-def test_nothing_is_sent_before_the_answer_is_accepted(server, site, alice, bob):
-    sdp = alice.evaluate(
-        """async () => {
-          const connection = new RTCPeerConnection();
-          connection.createDataChannel("data");
-          return JSON.stringify(await connection.createOffer());
-        }"""
-    )
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as offerer:
-        offerer.bind(("127.0.0.1", 0))
-        port = offerer.getsockname()[1]
-        candidate = {"candidate": f"candidate:1 1 udp 2122260223 127.0.0.1 {port} typ host", "sdpMLineIndex": 0}
-        codes = []
-
-        def publish_it():
-            codes.append(server.offer(offer=sdp, origin=site.origin))
-            own = {"code": codes[-1], "side": "offerer", "candidate": json.dumps(candidate)}
-            assert server.call("/answer", own, origin=site.origin)[0] == 200
-
-        def faster():
-            offerer.settimeout(1)
-            with contextlib.suppress(TimeoutError):
-                offerer.recv(2000)
-                heard.append("before the answer was accepted")
-            taken = {"code": codes[-1], "side": "answerer", "answer": "somebody else's"}
-            assert server.call("/answer", taken, origin=site.origin)[0] == 200
-
-        heard = []
-        publish_it()
-        bob.expose_function("beforeAnswer", faster)
-        bob.evaluate(
-            """() => {
-              window.send = WebSocket.prototype.send;
-              WebSocket.prototype.send = async function (text) {
-                if (JSON.parse(text).method === "answer") await beforeAnswer();
-                send.call(this, text);
-              };
-            }"""
-        )
-        assert bob.evaluate("join('lobby', {onstep: (name) => steps.push([name]), wait: false})") is None
-        bob.evaluate("() => { WebSocket.prototype.send = send; }")
-        offerer.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            offerer.recv(2000)
-            heard.append("after it was refused")
-        assert heard == []
-        steps = [name for (name,) in bob.evaluate("steps")]
-        assert steps[:4] == ["peers", "trying", "answer", "taken"]
-        assert {*steps[4:]} == {"peers"}  # the peer that was taken might have been listed again
-        publish_it()
-        bob.evaluate("() => { window.stop = new AbortController(); }")
-        bob.evaluate("() => { window.joining = failure(join('lobby', {signal: stop.signal})); }")
-        offerer.settimeout(BOUND_MS / 1000)
-        assert offerer.recv(2000)
-        bob.evaluate("stop.abort()")
-        assert bob.evaluate("joining")["name"] == "AbortError"
-
-
 def test_chat_of_the_quickstart(server, site, profiles):
     (text,) = blocks("quickstart", "A chat on a web page", "html")
     assert len(re.search(r"<script.*?>\n(.*)</script>", text, re.DOTALL)[1].splitlines()) <= 10
@@ -280,27 +220,6 @@ def test_reloaded_page_withdraws_its_offer_and_closes(server, reached, site, con
     alice.wait_for_function("() => window.ready")
     alice.evaluate("listen('lobby', {info: 'alice again'})")
     assert bob.evaluate("call('lobby', {})") == ["alice again", "alice again: hello"]
-
-
-def test_offer_is_refreshed_over_http_and_renewed_after_ten_minutes(over, server, site, alice):
-    alice.clock.install()
-    alice.evaluate("over => listen('lobby', {info: 'alice', socket: over === 'socket'})", over)
-    first = published(server, site)
-    until(lambda: listed(server, site.origin)[0]["offerCandidates"])
-
-    def turn(duration):
-        """Let time pass, and end the wait that the page is in."""
-        alice.clock.fast_forward(duration)
-        code = listed(server, site.origin)[0]["code"]
-        server.call("/answer", {"code": code, "side": "answerer", "candidate": "{}"}, origin=site.origin)
-
-    turn(50_000)
-    if over == "http":
-        until(lambda: listed(server, site.origin)[0]["expiresAt"] > first["expiresAt"])
-    assert listed(server, site.origin)[0]["code"] == first["code"]
-    turn(600_000)
-    until(lambda: [each["code"] for each in listed(server, site.origin)] not in ([], [first["code"]]))
-    assert [each["info"] for each in listed(server, site.origin)] == ["alice"]
 
 
 def test_offer_that_has_expired_is_published_again(start, site, connect_page):

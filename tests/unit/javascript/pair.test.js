@@ -4,6 +4,7 @@ import { join, pair } from "../../../tornado_signal/web/client/connect.js";
 import { refused, unreachable } from "../../../tornado_signal/web/client/errors.js";
 import { publish } from "../../../tornado_signal/web/client/publish.js";
 import { listedHere } from "../../../tornado_signal/web/client/session.js";
+import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
 import { PAIR_MS } from "../../../tornado_signal/web/client/timing.js";
 import { FakeServer, LinkedConnection, next, PAGE } from "./fake_server.js";
 
@@ -194,6 +195,73 @@ test("pages with the same info find each other, and not themselves", { timeout: 
   listedHere.clear(); // as on another page
   const [{ connection }] = await Promise.all([next(published, "connection"), call("lobby", { info: "Guest" })]);
   assert.equal(connection.info, "Guest");
+  published.close();
+});
+
+test("a page begins to connect only when its answer is accepted", { timeout: 5000 }, async () => {
+  const steps = [];
+  class Watched extends LinkedConnection {
+    setLocalDescription(...parameters) {
+      steps.push("local");
+      return super.setLocalDescription(...parameters);
+    }
+    addIceCandidate(...parameters) {
+      steps.push("candidate");
+      return super.addIceCandidate(...parameters);
+    }
+  }
+  const { answer } = server;
+  let error = refused(409, "Session has an answer");
+  server.answer = (...parameters) => {
+    steps.push("answer");
+    if (error) throw error;
+    return answer.apply(server, parameters);
+  };
+  const publishOne = () => {
+    const { code } = server.offer("lobby", { info: "alice", offer: JSON.stringify({ type: "offer", sdp: "lost" }) });
+    server.candidates(code, "offerer", [JSON.stringify({ candidate: "a" })]);
+    return code;
+  };
+  const first = publishOne();
+  const ticking = setInterval(() => {}, 1000); // time passes
+  assert.equal(await call("lobby", { RTCPeerConnection: Watched, wait: false }), null);
+  clearInterval(ticking);
+  assert.deepEqual(steps, ["answer"]);
+  server.remove(first);
+  error = undefined;
+  steps.length = 0;
+  publishOne();
+  const stop = new AbortController();
+  const joining = call("lobby", { RTCPeerConnection: Watched, signal: stop.signal });
+  while (steps.length < 3) await new Promise(setImmediate);
+  stop.abort(new Error("enough"));
+  await assert.rejects(joining, { message: "enough" });
+  assert.deepEqual(steps.slice(0, 3), ["answer", "local", "candidate"]);
+});
+
+test("an offer is refreshed over HTTP, renewed after ten minutes, and published again after its end", async (context) => {
+  const { poll } = server;
+  server.poll = (code, side, options) => {
+    const late = new Promise((resolve) =>
+      setTimeout(resolve, 1000 * options.wait, { answerCandidates: [], cursor: options.since }),
+    );
+    return Promise.race([poll.call(server, code, side, options), late]);
+  };
+  const hold = context.mock.method(SignalClient.prototype, "hold", async () => {});
+  const pass = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+  const published = publish("lobby", { ...PAGE, info: "alice" });
+  const listed = () => server.listed("lobby").map(({ code }) => code);
+  while (!listed().length) await new Promise(setImmediate);
+  const [first] = listed();
+  await pass(100_000);
+  assert.deepEqual(listed(), [first]);
+  assert.ok(hold.mock.callCount());
+  assert.ok(hold.mock.calls.every(({ arguments: [code] }) => code === first));
+  await pass(600_000);
+  const [second, ...more] = listed();
+  assert.deepEqual([second === first, more], [false, []]);
+  server.remove(second);
+  while (!listed().length) await pass(1000);
   published.close();
 });
 
