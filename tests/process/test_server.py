@@ -95,8 +95,10 @@ def test_secrets_are_in_variables_or_in_files_that_others_cannot_read(tmp_path):
             file.write_text("s" * 32)
             file.chmod(0o644)
         flags = ("serve", "--check", "--port", 0, "--admin-port", 0)
-        done = call(*flags, "--auth-keys", key, "--admin-token-file", private, cwd=tmp_path)
+        keys = ("--auth-keys", key, "--auth-anonymous", "list")
+        done = call(*flags, *keys, "--admin-token-file", private, cwd=tmp_path)
         assert done.returncode == 0
+        assert "keys of tokens: key (HS256); allowed without a token: list\n" in done.stdout
         assert done.stderr.count("every user of this machine can read it") == 1
         assert f"{key} holds a secret, and every user of this machine can read it; run: chmod o= {key}" in done.stderr
     variables = {"TORNADO_SIGNAL_ADMIN_TOKEN": "t" * 32, "TORNADO_SIGNAL_AUTH_SECRET": "s" * 32}

@@ -73,14 +73,3 @@ def test_unusable_arguments_are_explained(arguments, status, text, tmp_path):
     done = call("token", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (status, "")
     assert text in done.stderr
-
-
-def test_check_of_the_server_names_the_keys(tmp_path):
-    keys = write_secret(tmp_path / "keys")
-    (keys / "second.pem").write_bytes(public_pem(MAKERS["EdDSA"]()))
-    arguments = ["--data-dir", tmp_path / "data", "--port", "0", "--auth-keys", keys, "--auth-anonymous", "list"]
-    lines = output(call("serve", "--check", *arguments)).splitlines()
-    assert "keys of tokens: main (HS256), second (EdDSA); allowed without a token: list" in lines
-    (keys / "broken.pem").write_text("nonsense")
-    broken = call("serve", "--check", *arguments)
-    assert (broken.returncode, "holds no public key in PEM form" in broken.stderr) == (1, True)
