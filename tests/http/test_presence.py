@@ -173,6 +173,7 @@ async def test_connection_holds_few_unanswered_offers_and_a_stopping_server_does
         await hold(client)
         assert await client.refused("hold", code=codes[0]) == (429, "Too many requests")
         service.shared.lifecycle.reach(LEAVING)
+    await until(lambda: not service.server.state.connections)
     await pass_time(2 * service.settings.hold_grace_ms / 1000)
     assert len(await listed(service)) == 3
 
