@@ -105,10 +105,6 @@ async def send_numbers(sender, receiver_id, ended):
         await asyncio.sleep(0.05)  # a sender may have 100 messages that were not received
 
 
-def node_of(cluster, slot):
-    return next(node for first, last, node in cluster.slots() if first <= slot <= last)
-
-
 async def moved(cluster, slot):
     move = await asyncio.to_thread(Move, cluster, slot)
     await asyncio.to_thread(move.end)
@@ -116,7 +112,7 @@ async def moved(cluster, slot):
 
 async def replaced(cluster, slot):
     """Let the replica take over, as an operator does before the node is stopped."""
-    node = node_of(cluster, slot)
+    node = cluster.owner(slot)
     (replica,) = cluster.replicas_of(node)
     await asyncio.to_thread(replica.ask, "CLUSTER", "FAILOVER")
     await until(lambda: cluster.replaced(node))
@@ -125,7 +121,7 @@ async def replaced(cluster, slot):
 
 async def stopped(cluster, slot):
     """Freeze the node for longer than servers wait for it, and for less than the cluster does."""
-    with node_of(cluster, slot).frozen():
+    with cluster.owner(slot).frozen():
         await asyncio.sleep(2 * TIMEOUT_MS["cluster"] / 1000)
 
 

@@ -127,7 +127,6 @@ class RedisServer(contextlib.AbstractContextManager):
                 self.clock.servers.append(self)
             environment |= {"LD_PRELOAD": str(_preload()), "HAND_CLOCK": self.clock.path}
             command += ["--jemalloc-bg-thread", "no"]  # it would wait by the manual clock
-            command += ["--hz", "500"] if self.kind == "valkey" else []  # how often it reads the clock
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def _use(self, password):
@@ -254,6 +253,9 @@ class RedisCluster(contextlib.AbstractContextManager):
         by_port = {server.port: server for server in self.servers}
         return [(first, last, by_port[primary[1]]) for first, last, primary, *_ in node.ask("CLUSTER", "SLOTS")]
 
+    def owner(self, slot):
+        return next(server for first, last, server in self.slots() if first <= slot <= last)
+
     def primaries_now(self):
         return list(dict.fromkeys(primary for _, _, primary in self.slots()))
 
@@ -315,7 +317,7 @@ class Move:
 
     def __init__(self, cluster, slot):
         self.slot, self.cluster = slot, cluster
-        self.source = next(server for first, last, server in cluster.slots() if first <= slot <= last)
+        self.source = cluster.owner(slot)
         self.target = next(server for server in cluster.primaries if server is not self.source)
         self.target.ask("CLUSTER SETSLOT", slot, "IMPORTING", self.source.ask("CLUSTER MYID"))
         self.source.ask("CLUSTER SETSLOT", slot, "MIGRATING", self.target.ask("CLUSTER MYID"))
@@ -336,10 +338,10 @@ class Move:
 
 
 @functools.cache
-def with_hand_clock(kind, cluster=False):
+def with_hand_clock(cluster=False):
     """Return servers, which are started once for each process, and their manual wall clock."""
     clock = WallClock()
-    return until_end(RedisCluster if cluster else RedisServer, kind, clock=clock), clock
+    return until_end(RedisCluster if cluster else RedisServer, "redis", clock=clock), clock
 
 
 def until_end(make, *arguments, **options):

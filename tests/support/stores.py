@@ -107,7 +107,7 @@ class Redis:
     prefixes = (f"test-{number}:" for number in itertools.count())
 
     def __init__(self, path, clock):
-        self._server, self._wall_clock = redis_servers.with_hand_clock("redis", self.cluster)
+        self._server, self._wall_clock = redis_servers.with_hand_clock(self.cluster)
         self._clock, self._latest_ms, self._prefix = clock, 0, next(self.prefixes)
         clock.on_change = self._turn
         self._turn(clock.ms)

@@ -1,15 +1,24 @@
 """The directory of a database: in use, damaged, moved aside and replaced."""
 
 import subprocess
+import sys
 import time
 
 import pytest
+from support.waiting import start_holder
 
 from tornado_signal.errors import DamagedDatabase, DamagedListing, DatabaseError
 from tornado_signal.stores.leveldb import directory, files, layout
 from tornado_signal.stores.leveldb.binding import plyvel
 
 OWN = (layout.FORMAT_KEY, layout.IDENTITY_KEY)
+HOLDER = """
+import sys
+from tornado_signal.stores.leveldb.binding import plyvel
+db = plyvel.DB(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture
@@ -23,19 +32,19 @@ def load(db):
     return [key for key in db.iterator(include_value=False) if key not in OWN]
 
 
-def test_damaged_database_in_use_by_another_process_is_not_touched(path, holder):
-    (path / "000099.ldb").write_bytes(b"\xff" * 40 + bytes.fromhex("57fb808b247547db"))
-    before = sorted((file.name, file.stat().st_ino) for file in path.iterdir())
-    assert directory.in_use(path)
-    assert sorted((file.name, file.stat().st_ino) for file in path.iterdir()) == before
-    for opening in (
-        lambda: directory.set_aside(path),
-        lambda: directory.opened(path).__enter__(),
-        lambda: directory.open_sound(path, load, start_empty=True),
-    ):
-        with pytest.raises(DatabaseError, match="in use by another process; stop it, or choose another --data-dir"):
-            opening()
-    holder.communicate()
+def test_damaged_database_in_use_by_another_process_is_not_touched(path):
+    with start_holder(sys.executable, "-c", HOLDER, str(path)):
+        (path / "000099.ldb").write_bytes(b"\xff" * 40 + bytes.fromhex("57fb808b247547db"))
+        before = sorted((file.name, file.stat().st_ino) for file in path.iterdir())
+        assert directory.in_use(path)
+        assert sorted((file.name, file.stat().st_ino) for file in path.iterdir()) == before
+        for opening in (
+            lambda: directory.set_aside(path),
+            lambda: directory.opened(path).__enter__(),
+            lambda: directory.open_sound(path, load, start_empty=True),
+        ):
+            with pytest.raises(DatabaseError, match="in use by another process; stop it, or choose another --data-dir"):
+                opening()
     assert not directory.in_use(path)
 
 

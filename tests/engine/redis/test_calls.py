@@ -122,8 +122,8 @@ async def test_repeated_change_differs_from_another_call(redis, under):
 @contextlib.contextmanager
 def slot_away(slot):
     """Let the nodes of a cluster send requests for missing keys of a slot in a circle. Yields the owner of the slot."""
-    cluster, _ = with_hand_clock("redis", True)
-    owner = next(server for first, last, server in cluster.slots() if first <= slot <= last)
+    cluster, _ = with_hand_clock(True)
+    owner = cluster.owner(slot)
     other = next(server for server in cluster.primaries if server is not owner)
     owner.ask("CLUSTER SETSLOT", slot, "MIGRATING", other.ask("CLUSTER MYID"))
     try:
@@ -158,7 +158,7 @@ def topics_of_all_partitions(store):
 
 
 async def test_topics_wait_for_a_slot_that_is_away(under, until):
-    cluster, _ = with_hand_clock("redis", True)
+    cluster, _ = with_hand_clock(True)
     node = cluster.primaries[0]
     async with opened(node, prefix="returning:", redis_timeout_ms=60_000) as store:
         one = under(store)
@@ -173,7 +173,7 @@ async def test_topics_wait_for_a_slot_that_is_away(under, until):
 
 
 async def test_topics_without_a_slot_are_refused_in_the_time_of_one_call_and_the_slot_is_logged(under, until, caplog):
-    cluster, _ = with_hand_clock("redis", True)
+    cluster, _ = with_hand_clock(True)
     node = cluster.primaries[0]
     timeout_s = 1.0
     async with opened(node, prefix="away:", redis_timeout_ms=1000 * timeout_s) as store:
@@ -327,7 +327,7 @@ async def test_session_that_is_replaced_while_its_refresh_is_read_is_reported_on
 
 async def test_evicted_session_is_skipped_until_it_expires(under, monkeypatch, ran):
     monkeypatch.setattr(discovery, "EVENTS_STEP", 10)
-    redis, clock = with_hand_clock("redis")
+    redis, clock = with_hand_clock()
     async with opened(redis, prefix="evicted:", session_timeout_ms=60_000) as store:
         one = under(store)
         codes = [await one.create() for _ in range(25)]

@@ -42,7 +42,7 @@ async def replaced(cluster, relay, until, monkeypatch):
     """
     monkeypatch.setattr(topology, "GRACE_S", 1.0)
     key = relay._key(CHANNEL)
-    former = next(node for first, last, node in cluster.slots() if first <= key_slot(key) <= last)
+    former = cluster.owner(key_slot(key))
     (replica,) = cluster.replicas_of(former)
     with next(node for node in cluster.replicas if node is not replica).frozen():
         await asyncio.to_thread(replica.ask, "CLUSTER", "FAILOVER")
