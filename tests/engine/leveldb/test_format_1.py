@@ -6,7 +6,7 @@ Each line of the file is a key and its value in hexadecimal.
 from pathlib import Path
 
 import pytest
-from support.stores import BEGIN_MS, Under, check_memory, open_leveldb
+from support.stores import BEGIN_MS
 
 from tornado_signal.errors import SessionNotFound
 from tornado_signal.session import Side
@@ -18,20 +18,19 @@ ENTRIES = [(bytes.fromhex(key), bytes.fromhex(value)) for key, _, value in (line
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-async def test_store_of_format_1_is_rewritten_with_all_its_sessions(interrupted, io_loop, tmp_path, clock):
-    path = tmp_path / "data"
-    with plyvel.DB(str(path), create_if_missing=True) as db:
+async def test_store_of_format_1_is_rewritten_with_all_its_sessions(
+    interrupted, opened, restarted, under, tmp_path, clock
+):
+    with plyvel.DB(str(tmp_path / "data"), create_if_missing=True) as db:
         for key, value in ENTRIES:
             db.put(key, value)
         if interrupted:
             directory._upgrade(db)
             db.put(layout.FORMAT_KEY, layout.pack_number(1))
     clock.ms = BEGIN_MS
-    store = await open_leveldb(path, clock, session_timeout_ms=300_000)
+    store, one = await opened(session_timeout_ms=300_000)
     assert clock.ms == BEGIN_MS + 20  # the time of the last change
-    check_memory(store)
     assert {key[:1] for key in store.database.snapshot.iterator(include_value=False)} == {b"F", b"I", b"L", b"M", b"S"}
-    one = Under(store, "https://one.example")
     assert await one.topics() == ([("topic", 1), ("tö\0", 1)], 2)
     assert [(each.offer, each.session.info) for each in await one.sessions("tö\0")] == [("listed", "other")]
     (held,) = await one.codes()
@@ -45,9 +44,7 @@ async def test_store_of_format_1_is_rewritten_with_all_its_sessions(interrupted,
     ]:
         secret_hash = bytes(32) if side is Side.ANSWERER else b"a" * 32  # of the reader
         assert (await one.read(answered, side, secret_hash=secret_hash))[:3] == news
-    (elsewhere,) = await Under(store, "null").sessions()
+    (elsewhere,) = await under(store, "null").sessions()
     assert (elsewhere.session.created_ms, elsewhere.session.expires_ms) == (BEGIN_MS + 20, BEGIN_MS + 400_020)
-    await store.close()
-    store = await open_leveldb(path, clock)
+    store, _ = await restarted(store)
     assert (await store.counts())[0] == 3
-    await store.close()
