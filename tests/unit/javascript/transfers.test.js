@@ -1,4 +1,4 @@
-/* Files between members of a room: ends in the middle, and what goes on meanwhile. */
+/* Files between members of a room: ends in the middle, and other transfers meanwhile. */
 
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
