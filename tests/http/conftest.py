@@ -1,5 +1,4 @@
 import asyncio
-import resource
 
 import pytest
 from support.service import ORIGIN
@@ -49,15 +48,6 @@ def pass_time(io_loop):
 
     loop.time = lambda: time() + passed_s
     return pass_
-
-
-@pytest.fixture
-def descriptors():
-    """Raise the limit of open files to the machine's maximum, for this process and its children."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ HUNG_UP = r"UNEXPECTED_EOF|\(EOF\)"  # the client's error if the server closes d
 
 
 @pytest.fixture
-def server(start, pair, trusting, descriptors):
+def server(start, pair, trusting):
     server = start(*pair.flags)
     server.tls = trusting
     return server

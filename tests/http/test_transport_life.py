@@ -13,6 +13,8 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from bench.processes import many_files
+from support.http_corpus import HOST
 from support.raw_http import (
     PATIENCE_S,
     answers,
@@ -35,7 +37,6 @@ from tornado_signal.transport.pacing import HIGH_WATER_BYTES, WRITE_BYTES
 from tornado_signal.transport.state import MemoryBudget
 from tornado_signal.transport.stream import HTTPStream
 
-HOST = b"Host: a.example\r\n"
 CLOSE = b"Connection: close\r\n"
 WAIT = b"GET /wait HTTP/1.1\r\n" + HOST + b"\r\n"
 STREAM = b"GET /stream HTTP/1.1\r\n" + HOST + b"\r\n"
@@ -508,8 +509,7 @@ def test_burst_of_connections_is_accepted_in_a_few_event_loop_iterations(running
 
 # Says nothing on many connections, and in the end prints how many the server has closed.
 CLIENTS = """
-import resource, socket, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+import socket, sys
 clients = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(int(sys.argv[2]))]
 print("ready", flush=True)
 sys.stdin.readline()
@@ -517,11 +517,11 @@ print(sum(client.recv(1) == b"" for client in clients))
 """
 
 
-def test_10_000_silent_connections_use_less_than_4_kb_each(descriptors):
+def test_10_000_silent_connections_use_less_than_4_kb_each():
     def resident_bytes():
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
-    with serving() as running, contextlib.ExitStack() as stack:
+    with many_files(), serving() as running, contextlib.ExitStack() as stack:
         before = resident_bytes()
         process = start_holder(sys.executable, "-c", CLIENTS, str(running.port), "10000")
         stack.callback(kill, process)

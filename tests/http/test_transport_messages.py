@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from support.http_corpus import CORPUS, DIFFERENT, ENDS, GOOD, LAST, LAXER, REFUSED, STRICTER
+from support.http_corpus import CORPUS, DIFFERENT, ENDS, GOOD, HOST, LAST, LAXER, REFUSED, STRICTER
 from support.raw_http import (
     PATIENCE_S,
     Answer,
@@ -27,7 +27,6 @@ from tornado_signal.system.clock import Clock
 from tornado_signal.system.tls import Tls, read_certificate
 from tornado_signal.transport import connection
 
-HOST = b"Host: a.example\r\n"
 ORIGIN = b"Origin: https://a.example\r\nX: 1\r\n"  # a header is complete once the next one starts
 CLOSE = b"Connection: close\r\n"
 
