@@ -142,6 +142,10 @@ class RedisServer(contextlib.AbstractContextManager):
     def ask(self, *command):
         return self._control.execute_command(*command)
 
+    def calls(self, command):
+        """Return how often the server has executed a command, also in scripts."""
+        return self.ask("INFO", "commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"]
+
     def replicas(self):
         return sum(replica["state"] == "online" for replica in self.replicas_seen())
 

@@ -31,10 +31,6 @@ redis = fixture(RedisServer, "redis", "--repl-diskless-sync-delay", "0")
 opened = functools.partial(opened_on, redis_timeout_ms=PATIENT_MS)
 
 
-def calls(redis, name):
-    return redis.ask("INFO", "commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"]
-
-
 @pytest.fixture
 def ran(monkeypatch):
     """The names of the scripts that the test runs, in order. `topics` is left out: a new store counts on its own."""
@@ -79,7 +75,7 @@ async def test_commands_after_a_stall_are_sent_in_batches(redis):
     lane = Pipeline((redis.host, redis.port), Credentials())
     replies = await asyncio.gather(*(lane.submit((b"PING",)) for _ in range(5 * nodes.BATCH)))
     assert set(replies) == {b"PONG"}
-    assert calls(redis, "time") == 5  # each batch begins with one
+    assert redis.calls("time") == 5  # each batch begins with one
     await lane.close()
 
 
@@ -96,9 +92,9 @@ async def test_replication_is_awaited_once_for_each_batch(redis, under, monkeypa
         one = under(store)
         code = await one.create()
         await one.add(code, Side.OFFERER, "first")
-        before = calls(redis, "info")
+        before = redis.calls("info")
         await asyncio.gather(*(one.add(code, Side.OFFERER, str(number)) for number in range(40)))
-        assert calls(redis, "info") - before == 2  # and that of this test
+        assert redis.calls("info") - before == 2  # and that of this test
 
 
 async def test_repeated_change_differs_from_another_call(redis, under):
@@ -266,10 +262,10 @@ async def test_page_reads_few_more_topics_than_those_up_to_it(redis, under):
         for at in range(0, len(names), 500):
             await asyncio.gather(*(one.create(topic=name) for name in names[at : at + 500]))
         for offset in (0, 1000, 2000, 5000, 10_000):
-            before = calls(redis, "hget")
+            before = redis.calls("hget")
             page, count = await one.topics(offset, 100)
             assert ([name for name, _ in page], count) == (names[offset : offset + 100], len(names))
-            read = calls(redis, "hget") - before  # one for each topic, and those of the counts
+            read = redis.calls("hget") - before  # one for each topic, and those of the counts
             assert read < 400 + (1.2 * offset if offset < count else 1.2 * discovery.TOPICS_STEP * 16)
         for ranges, expected, most in (
             ([TopicRange(name, False) for name in names[::60]], names[::60], 400),
