@@ -2,7 +2,7 @@
 
 import re
 
-from support.browsers import SELECTED, Traffic, until
+from support.browsers import SELECTED, until
 from support.browsers import TURN_SECRET as SECRET
 
 TURN = ("turn:turn.example:3478?transport=udp", "turns:turn.example")
@@ -29,31 +29,6 @@ def test_pages_connect_through_the_relay_only(coturn, start, connect_page, secre
     assert local == "relay"
     assert remote in ("relay", "prflx")  # the other page's relay, also if its check has come before its candidate
     assert "ALLOCATE processed, success" in coturn[1]()
-
-
-def test_password_is_renewed_after_half_of_its_time(start, site, connect_page, secret_file):
-    server = start("--turn-servers", TURN[0], "--turn-secret-file", secret_file, "--turn-ttl-s", 600)
-    alice = connect_page(server)
-    traffic = Traffic(alice)
-    alice.clock.install()
-    alice.evaluate("listen('lobby', {info: 'alice'})")
-
-    def published(number):
-        """Wait until the page has published `number` offers."""
-        until(lambda: alice.evaluate("steps.filter(([name]) => name === 'published').length") == number)
-        return traffic.now().methods.count("iceServers")
-
-    def answer():
-        """Somebody answers the offer that is listed: the page publishes the next one."""
-        found = server.call("/lobby/sessions", origin=site.origin)[1]["sessions"][0]
-        server.call("/answer", {"code": found["code"], "side": "answerer", "answer": "nonsense"}, origin=site.origin)
-
-    assert published(1) == 1
-    answer()
-    assert published(2) == 1
-    alice.clock.fast_forward(310_000)
-    answer()
-    assert published(3) == 2
 
 
 def test_pages_report_their_connection_over_the_websocket_and_over_http(start, connect_page):

@@ -35,6 +35,19 @@ function dead() {
   return server.offer(TOPIC, { info: "dead", offer: JSON.stringify({ type: "offer", sdp: "dead" }) }).code;
 }
 
+const pass = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** Let polls end after their `wait`, as those of a server do. */
+function endPolls() {
+  const { poll } = server;
+  server.poll = (code, side, options) => {
+    const late = new Promise((resolve) =>
+      setTimeout(resolve, 1000 * options.wait, { answerCandidates: [], cursor: options.since }),
+    );
+    return Promise.race([poll.call(server, code, side, options), late]);
+  };
+}
+
 async function assertPaired(...pages) {
   const connections = await Promise.all(pages);
   assert.deepEqual(connections.map(({ side }) => side).sort(), ["answerer", "offerer"]);
@@ -240,15 +253,8 @@ test("a page begins to connect only when its answer is accepted", { timeout: 500
 });
 
 test("an offer is refreshed over HTTP, renewed after ten minutes, and published again after its end", async (context) => {
-  const { poll } = server;
-  server.poll = (code, side, options) => {
-    const late = new Promise((resolve) =>
-      setTimeout(resolve, 1000 * options.wait, { answerCandidates: [], cursor: options.since }),
-    );
-    return Promise.race([poll.call(server, code, side, options), late]);
-  };
+  endPolls();
   const hold = context.mock.method(SignalClient.prototype, "hold", async () => {});
-  const pass = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
   const published = publish("lobby", { ...PAGE, info: "alice" });
   const listed = () => server.listed("lobby").map(({ code }) => code);
   while (!listed().length) await new Promise(setImmediate);
@@ -262,6 +268,32 @@ test("an offer is refreshed over HTTP, renewed after ten minutes, and published 
   assert.deepEqual([second === first, more], [false, []]);
   server.remove(second);
   while (!listed().length) await pass(1000);
+  published.close();
+});
+
+test("ICE servers are asked for again after half of the time of their passwords", async () => {
+  endPolls();
+  let asked = 0;
+  server.iceServers = () => {
+    asked += 1;
+    return { iceServers: [], expiresAt: Date.now() + 600_000 };
+  };
+  const published = publish("lobby", { ...PAGE, info: "alice" });
+  published.addEventListener("error", ({ error }) => error);
+  const listed = async (before) => {
+    while ([before, undefined].includes(server.listed("lobby")[0]?.code)) await new Promise(setImmediate);
+    return server.listed("lobby")[0].code;
+  };
+  const first = await listed();
+  server.answer(first, "nonsense");
+  const second = await listed(first);
+  assert.equal(asked, 1);
+  await pass(250_000);
+  server.answer(second, "nonsense");
+  await listed(second);
+  assert.equal(asked, 1);
+  await pass(100_000);
+  assert.equal(asked, 2);
   published.close();
 });
 
