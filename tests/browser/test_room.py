@@ -210,25 +210,6 @@ def test_streams_are_shown_to_all_without_the_server(start, connect_page):
     assert [happened(page, "leave") for page in pages] == [[]] * 3
 
 
-def test_stream_added_during_an_outage_arrives_later(start, connect_page):
-    server = start()
-    alice, bob = connect_page(server), connect_page(server)
-    enter_together({"0": alice, "1": bob})
-    server.stop()
-    become = """
-      (state) => {
-        const {peerConnection} = [...here.peers.values()][0];
-        Object.defineProperty(peerConnection, "connectionState", {value: state, configurable: true});
-        peerConnection.dispatchEvent(new Event("connectionstatechange"));
-      }
-    """
-    alice.evaluate(become, "disconnected")
-    alice.evaluate("new Promise((resolve) => { here.addStream(picture(200)); setTimeout(resolve, 200); })")
-    alice.evaluate(become, "connected")
-    until(lambda: happened(bob, "stream"))
-    assert happened(bob, "leave") == happened(alice, "leave") == []
-
-
 def test_repeated_streams_do_not_enlarge_the_description(server, connect_page, connect_firefox):
     pages = [connect_page(server), connect_firefox(server)]
     for page, info in zip(pages, "ab", strict=True):

@@ -72,6 +72,36 @@ test("ICE restarts repeatedly after an interruption, then another connection is 
   await leave(...rooms);
 });
 
+test("what changes during an interruption without the server arrives after it", { timeout: 5000 }, async () => {
+  class Interrupted extends LinkedConnection {
+    restartIce() {}
+  }
+  const rooms = ["alice", "bob"].map((info) => enter(info, { RTCPeerConnection: Interrupted }));
+  await assertConnected(...rooms);
+  const [one, other] = rooms.map(({ peers }) => [...peers.values()][0].peerConnection);
+  const taken = [];
+  const { setRemoteDescription } = other;
+  other.setRemoteDescription = (description) => {
+    taken.push(description.type);
+    return setRemoteDescription.call(other, description);
+  };
+  const change = (state) => {
+    one.connectionState = state;
+    one.dispatchEvent(new Event("connectionstatechange"));
+  };
+  server.candidates = () => {
+    throw unreachable("https://server");
+  };
+  change("disconnected");
+  one.need(); // as for a stream
+  await new Promise((resolve) => setTimeout(resolve, 200));
+  assert.deepEqual(taken, []);
+  change("connected");
+  while (!taken.length) await new Promise(setImmediate);
+  assert.deepEqual([taken, ...rooms.map(({ peers }) => peers.size)], [["offer"], 1, 1]);
+  await leaveAll(...rooms);
+});
+
 test("an offer that a connection cannot use makes another connection", async () => {
   const [alice, bob] = [enter("alice"), enter("bob")];
   await assertConnected(alice, bob);
