@@ -33,11 +33,9 @@ def main() -> int:
     status = 0
     with tempfile.TemporaryDirectory(prefix="tornado-signal-bench-") as name:
         bench = figures.Bench(Path(name), whole=not arguments.quick)
-        options = {
-            "Options": f"{'quick' if arguments.quick else 'full'} run; parts: {', '.join(parts)}",
-            "Read so": "ratios within this run hold; its absolute figures are this machine's, at this hour",
-        }
-        report.print_setup(options | report.setup(bench.where))
+        print(f"{'quick' if arguments.quick else 'full'} run; parts: {', '.join(parts)}")
+        for name, value in report.setup(bench.where).items():
+            print(f"{name + ':':13}{value}", flush=True)
         for part in parts:
             print(f"{time.perf_counter() - began_s:5.0f} s: measuring {part} …", file=sys.stderr, flush=True)
             try:

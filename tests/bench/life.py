@@ -173,7 +173,7 @@ def life(bench: Bench) -> None:
             server = stack.enter_context(bench.server(durability="fsync", **options))
             contestants.append(Contestant(name, server, way, most))
         server = stack.enter_context(originals.peerjs(bench.where))
-        peerjs = Contestant(f"PeerJS {originals.peerjs_version()}", server, Meeting)
+        peerjs = Contestant("PeerJS", server, Meeting)
         contestants.append(peerjs)
         stack.enter_context(apart(*(contestant.server for contestant in contestants)))
         turns = max(LEAST_TURNS, round(length_s / TURN_S / len(contestants)))

@@ -1,6 +1,5 @@
 """The original servers of other protocols, from npm."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -47,7 +46,3 @@ def y_webrtc(where: Path) -> Server:
 
 def tracker(where: Path) -> Server:
     return Original(where, "listening", "--input-type=module", "-e", TRACKER)
-
-
-def peerjs_version() -> str:
-    return json.loads((PACKAGES / "package.json").read_bytes())["dependencies"]["peer"]

@@ -67,12 +67,6 @@ def _filesystem(where: Path) -> str:
     return max(within)[1]
 
 
-def print_setup(conditions: dict[str, str]) -> None:
-    for name, value in conditions.items():
-        print(f"{name + ':':13}{value}")
-    print(flush=True)
-
-
 def print_figures(figures: list[Figure]) -> None:
     notes = list(dict.fromkeys(figure.note for figure in figures if figure.note))
     rows = [("figure", "value", "reference", "ratio", "to reach", "reached")]

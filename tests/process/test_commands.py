@@ -68,15 +68,6 @@ def begin():
         yield begin
 
 
-@pytest.fixture
-def restart(start):
-    def restarting(server, number):
-        server.stop(number)
-        return start(port=server.url.rsplit(":", 1)[1])
-
-    return restarting
-
-
 def ended(process, text=""):
     output, errors = process.communicate(text, timeout=BOUND_S)
     return process.returncode, output, errors
@@ -321,31 +312,32 @@ def listed(server, topic):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_waiting_commands_survive_a_restart(start, restart, begin, number):
+def test_waiting_commands_survive_a_restart(start, begin, number):
     server = start("--admin-port", 0)
     offerer = begin(server, "offer", "lobby", text="o")
     code = code_of(offerer)
     answerer = begin(server, "answer", "another", text="a")
     until(lambda: scrape(server.admin_url).all("waiting_requests").get(("/:topic/sessions",)) == 1)
-
     first = server.offer("watched")
     topic, topics = watching = [begin(server, "watch", "watched"), begin(server, "watch")]
     assert json.loads(topic.stdout.readline()) == {"event": "session", **listed(server, "watched")}
     for name in ("lobby", "watched"):
         assert json.loads(topics.stdout.readline()) == {"topic": name, "count": 1}
     expires_at = listed(server, "lobby")["expiresAt"]
-    again = restart(server, number)
+    server.stop(number)
+    again = start(port=server.port)
     again.call("/withdraw", {"code": first, "side": "offerer"})
     assert json.loads(topic.stdout.readline()) == {"event": "gone", "code": first, "reason": "withdrawn"}
     assert json.loads(topics.stdout.readline()) == {"topic": "watched", "count": 0}
     until(lambda: listed(again, "lobby")["expiresAt"] != expires_at)  # it is taken over
     assert again.call("/answer", {"code": code, "side": "answerer", "answer": "after"})[0] == 200
     assert ended(offerer)[:2] == (0, "after\n")  # on a busy machine with a warning about the restart
-    again.offer("another", offer="late")
-    assert ended(answerer)[1] == "late\n"
+    assert json.loads(topics.stdout.readline()) == {"topic": "lobby", "count": 0}
     for each in watching:
         each.send_signal(signal.SIGINT)
         assert ended(each)[:2] == (0, "")
+    again.offer("another", offer="late")
+    assert ended(answerer)[1] == "late\n"
 
 
 def test_offer_of_a_killed_command_ends_soon(start, begin):

@@ -18,7 +18,7 @@ from support.paths import ROOT
 from support.redis_servers import free_port
 from support.searches import some
 from support.service import declared
-from support.waiting import output, run_command
+from support.waiting import end_all, kill, output, run_command
 from websockets.sync.client import connect
 
 import tornado_signal
@@ -184,7 +184,7 @@ def commands_on_settings(checkout, url, network):
 
 @pytest.mark.slow
 @pytest.mark.needs("aiortc")
-def test_programs_in_python_join_publish_and_meet_in_a_room(network, spawn, tmp_path):
+def test_programs_in_python_join_publish_and_meet_in_a_room(network, tmp_path):
     (joiner,) = blocks("python", "Connect two programs", "python")
     assert len([line for line in joiner.splitlines() if line]) <= 10
     line = re.search(r"`(async for [^`]*)`", sections("python")["Connect two programs"])[1]
@@ -192,9 +192,9 @@ def test_programs_in_python_join_publish_and_meet_in_a_room(network, spawn, tmp_
     assert changed == 1
 
     def begin(program):
-        return spawn(sys.executable, "-u", "-c", program, stdout=subprocess.PIPE)
+        return popen([*network, sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True)
 
-    with serving(f"{COMMAND} serve", tmp_path, network) as url:
+    with serving(f"{COMMAND} serve", tmp_path, network) as url, end_all(subprocess.Popen, kill) as popen:
         assert url == ADDRESS
         publishing, joining = begin(publisher), begin(joiner)
         assert [each.stdout.readline() for each in (joining, publishing)] == ["hello\n"] * 2
@@ -205,9 +205,6 @@ def test_programs_in_python_join_publish_and_meet_in_a_room(network, spawn, tmp_
         echo = begin(blocks("python", "Be in a room", "python")[0])
         assert begin(GREETER).stdout.readline() == "Echo: hello\n"
         assert [echo.stdout.readline() for _ in range(2)] == ["greeter is here\n", "greeter has left\n"]
-        for program in (publishing, echo, *chats):
-            program.kill()
-            program.wait()
 
 
 @pytest.mark.needs("openssl")

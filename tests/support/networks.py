@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from .needs import require
-from .waiting import end_all, kill, start_holder
+from .waiting import start_holder
 
 BOUND_S = 60
 CLONE_NEWNET = 0x40000000  # from sched.h
@@ -191,15 +191,6 @@ def network():
     process, enter = _namespace("-n" if root else "-rn", NETWORK)
     yield enter + ([] if root else ["--user", "--preserve-credentials"])
     process.communicate()
-
-
-@pytest.fixture
-def spawn(network):
-    def popen(*command, **options):
-        return subprocess.Popen([*network, *map(str, command)], text=True, **options)
-
-    with end_all(popen, kill) as spawn:
-        yield spawn
 
 
 @pytest.fixture

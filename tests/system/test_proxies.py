@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import ipaddress
 import json
 import re
@@ -373,26 +372,15 @@ async def test_thirty_waits_over_http2_are_one_connection(through, tmp_path, pai
     assert sum(int(connections) for _, _, connections in found) == 1
 
 
-@pytest.fixture
-def restarted(start, start_proxy, pair):
-    """A function that starts a server as a process behind a proxy, and one that starts that server again."""
-
-    def starting(kind):
-        server = start()
-        port = server.port
-        behind = Proxied(start_proxy(kind, port), client_context(pair))
-        behind.server, behind.back = server, functools.partial(start, port=port)
-        return behind
-
-    return starting
-
-
-async def test_clients_continue_after_a_restart_and_the_proxy_responds_like_the_server_meanwhile(kind, restarted):
-    behind = restarted(kind)
+async def test_clients_continue_after_a_restart_and_the_proxy_responds_like_the_server_meanwhile(
+    kind, start, start_proxy, pair
+):
+    server = start()
+    behind = Proxied(start_proxy(kind, server.port), client_context(pair))
     codes = [(await behind.post("/lobby/offer", **OFFER))["code"]]
     async with open_socket(behind) as client:
         await client.call("health")
-        stopping = asyncio.get_running_loop().run_in_executor(None, behind.server.stop)
+        stopping = asyncio.get_running_loop().run_in_executor(None, server.stop)
         assert await client.closed() == 1012
         assert await stopping == 0
     # A broken connection, after which an EventSource comes back, and no error, after which it would not.
@@ -403,7 +391,7 @@ async def test_clients_continue_after_a_restart_and_the_proxy_responds_like_the_
         assert response.headers["Content-Type"] == "application/json"
         assert response.headers["Retry-After"] == "1"
         assert allowed_origin(response) == "*"
-    behind.back()
+    start(port=server.port)
     codes.append((await behind.post("/lobby/offer", **OFFER))["code"])
     listed = (await behind.call("GET", "/lobby/sessions")).json["sessions"]
     assert [each["code"] for each in listed] == codes[::-1]
