@@ -36,16 +36,15 @@ def processor() -> str:
 
 
 def setup(where: Path) -> dict[str, str]:
-    memory_kb = next(int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal"))
+    mounts = [line.split()[1:3] for line in _lines("/proc/mounts")]
     changed = _output("git", "status", "--porcelain", "--", "tornado_signal", "tests/bench")
     return {
         "Date": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
         "Commit": (_output("git", "rev-parse", "HEAD") or "unknown") + (", and changes on top" if changed else ""),
         "CPU": processor(),
-        "Memory": f"{memory_kb / 2**20:.1f} GiB",
         "Kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "Load before": " ".join(f"{load:.2f}" for load in os.getloadavg()) + " (1, 5 and 15 minutes; 0 is best)",
-        "Disk": _filesystem(where),
+        "Disk": max((len(place), kind) for place, kind in mounts if where.resolve().is_relative_to(place))[1],
         "Python": f"{platform.python_version()} ({platform.python_implementation()})",
         "Packages": ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES),
     }
@@ -59,12 +58,6 @@ def _output(*command: str) -> str:
     with contextlib.suppress(FileNotFoundError):
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     return ""
-
-
-def _filesystem(where: Path) -> str:
-    mounts = [line.split()[1:3] for line in _lines("/proc/mounts")]
-    within = [(len(place), kind) for place, kind in mounts if where.resolve().is_relative_to(place)]
-    return max(within)[1]
 
 
 def print_figures(figures: list[Figure]) -> None:
