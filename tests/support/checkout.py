@@ -18,6 +18,12 @@ def copy_checkout(copy):
             shutil.copy2(ROOT / name, copy / name)
 
 
+def previous_version(copy):
+    """Unpack the last commit whose package differs from that of the working tree."""
+    changed = run_command("git", "-C", ROOT, "diff", "--quiet", "HEAD", "--", "tornado_signal").returncode
+    unpack(copy, "HEAD" if changed else git(ROOT, "rev-list", "--max-count=1", "HEAD", "--", "tornado_signal") + "~1")
+
+
 def unpack(copy, commit):
     lookup = run_command("git", "-C", ROOT, "rev-parse", "--verify", "--quiet", commit)
     assert lookup.returncode == 0, f"this clone has no commit {commit}: git fetch --unshallow"

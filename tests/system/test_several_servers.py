@@ -7,10 +7,12 @@ import functools
 import os
 import re
 import signal
+import sys
 
 import pytest
 import redis as redis_client
 from support.certificates import client_context
+from support.checkout import previous_version
 from support.command import Server
 from support.documents import blocks
 from support.pairs import Pairs
@@ -88,6 +90,21 @@ async def test_drain_refuses_no_request_and_a_kill_few(kind, serve, behind):
         await pairs.more()
         assert len(pairs.failures) - before <= pairs.peers
     assert pairs.streams > 1
+
+
+@pytest.mark.slow
+async def test_upgrade_refuses_no_request(serve, behind, tmp_path):
+    (tmp_path / "previous").mkdir()
+    previous_version(tmp_path / "previous")
+    before = {"prefix": (sys.executable, "-m"), "command": "tornado_signal", "cwd": tmp_path / "previous"}
+    servers = [serve(**before) for _ in range(2)]
+    async with behind("haproxy", tuple(map(address, servers))) as (_, pairs):
+        for at, server in enumerate(servers.copy()):
+            assert await aside(server.stop) == 0
+            servers[at] = await aside(functools.partial(serve, port=server.port))
+            await aside(until, functools.partial(serves, servers[at]))
+            await pairs.more()
+        assert pairs.failures == []
 
 
 class Machines:
