@@ -56,12 +56,14 @@ class Messages:
     Only those who may read the store know its secret. The time is the store's, which all processes share.
     """
 
-    def __init__(self, secret: Callable[[], bytes], now_ms: Callable[[], int]) -> None:
+    def __init__(self, secret: Callable[[], bytes], now_ms: Callable[[], int], own_id: str) -> None:
         self._secret = secret
         self._now_ms = now_ms
         self._started_ms = now_ms()  # an earlier request was for other processes, and can be repeated
         self._number = 0
-        self._latest: dict[str, int] = {}  # the number of the latest request by sender
+        # The number of the latest request by sender. The first own ones can seem earlier: a slow response of Redis sets
+        # the estimate of its clock ahead for a second.
+        self._latest: dict[str, int] = {own_id: 0}
 
     def next_number(self) -> int:
         """Return a number for a request, larger than the one before. It is also about the time."""
@@ -141,7 +143,7 @@ class Control:
         self._stored = StoredSessions(service.store, lambda: service.settings.admin_topics)
         stop = functools.partial(service.lifecycle.reach, LEAVING)
         self._actions = Actions(service, transport, make_server_actions(stop, service.live, apply))
-        self._messages = Messages(lambda: service.store.secret, service.store.now_ms)
+        self._messages = Messages(lambda: service.store.secret, service.store.now_ms, self._id)
         self._replies: dict[int, asyncio.Queue[dict[str, Any]]] = {}  # by the number of the request
         self._tasks: set[asyncio.Task[None]] = set()
         self._refusal_logged = False  # whether the log says that messages are not signed
