@@ -27,12 +27,14 @@ def main() -> int:
     add("--quick", action="store_true", help="a few minutes")
     several = f"one part, or several with several --only: {', '.join(PARTS)}"
     add("--only", metavar="PART", action="append", choices=PARTS, help=several)
+    other = "`instructions` also counts those of the server of this checkout, which has a .venv"
+    add("--server", metavar="CHECKOUT", type=lambda name: Path(name).resolve(), help=other)
     arguments = parser.parse_args()
     parts = arguments.only or list(PARTS)
     began_s = time.perf_counter()
     status = 0
     with tempfile.TemporaryDirectory(prefix="tornado-signal-bench-") as name:
-        bench = figures.Bench(Path(name), whole=not arguments.quick)
+        bench = figures.Bench(Path(name), arguments.server, whole=not arguments.quick)
         print(f"{'quick' if arguments.quick else 'full'} run; parts: {', '.join(parts)}")
         for name, value in report.setup(bench.where).items():
             print(f"{name + ':':13}{value}", flush=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from . import processes
-from .processes import Server
+from .processes import ROOT, Server
 from .report import Figure
 
 AMOUNTS = {  # of a whole run, and of a quick one
@@ -23,10 +23,11 @@ AMOUNTS = {  # of a whole run, and of a quick one
 
 
 class Bench:
-    """A run: its amounts, its folder for databases and logs, and its figures."""
+    """A run: its amounts, its folder for databases and logs, the checkouts that it measures, and its figures."""
 
-    def __init__(self, where: Path, *, whole: bool) -> None:
+    def __init__(self, where: Path, other: Path | None, *, whole: bool) -> None:
         self.where, self.whole = where, whole
+        self.checkouts = [ROOT, other] if other else [ROOT]
         self.size = SimpleNamespace(**{name: values[not whole] for name, values in AMOUNTS.items()})
         self.figures: list[Figure] = []
         self._numbers = itertools.count(1)

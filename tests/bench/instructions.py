@@ -215,9 +215,11 @@ def instructions(bench: Bench) -> None:
     start = partial(bench.server, durability="fsync", **LIMITS)
     for operation in OPERATIONS:
         options = {"trusted-proxies": operation.trusted} | ({"auth-keys": key} if operation.token else {})
-        with start(callgrind=True, **options) as server:
-            executed = uvloop.run(_count(server, operation, bench.size.counted))
-        add(operation.name, executed, "k", most=operation.most)
+        executed = []
+        for checkout in bench.checkouts:
+            with start(callgrind=True, checkout=checkout, **options) as server:
+                executed.append(uvloop.run(_count(server, operation, bench.size.counted)))
+        add(operation.name, executed[0], "k", most=operation.most, reference=[*executed, None][1])
     with start() as server:
         idle_kib, waiting_kib = uvloop.run(_memory(server, CONNECTIONS))
     add("memory of an idle connection", idle_kib, "KiB", most=6.0)

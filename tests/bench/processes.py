@@ -134,14 +134,20 @@ def apart(*servers: Server) -> Iterator[None]:
         pin(processors)
 
 
-def tornado_signal(where: Path, *, durability: str = "os", callgrind: bool = False, **options: object) -> Server:
-    """Start a server, optionally under callgrind."""
-    command = [sys.executable, "-m", "tornado_signal"]
+def tornado_signal(
+    where: Path, *, durability: str = "os", checkout: Path = ROOT, callgrind: bool = False, **options: object
+) -> Server:
+    """Start a server of this checkout, or of another one with the Python of its .venv, optionally under callgrind.
+
+    `-P` prevents Python from searching the current folder, which is this checkout, first.
+    """
+    python = sys.executable if checkout == ROOT else str(checkout / ".venv/bin/python")
+    command = [python, "-P", "-m", "tornado_signal"]
     options = {"port": 0, "data-dir": where, "durability": durability, "session-timeout-ms": 3_600_000} | options
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     counts = where.with_suffix(".callgrind")
     if callgrind:
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}", *command]
-    server = Server([*command, "serve", *words], where.with_suffix(".log"))
+    server = Server([*command, "serve", *words], where.with_suffix(".log"), PYTHONPATH=str(checkout))
     server.callgrind = counts if callgrind else None
     return server
