@@ -370,7 +370,7 @@ def test_no_text_installs_a_package_that_is_not_published():
 def test_named_flags_exist():
     foreign = {  # of programs other than the command
         *("--format", "--build-arg", "--read-only", "--tmpfs", "--time", "--cluster-replace", "--cluster-slave"),
-        *("--quick", "--only", "--cluster", "--purge"),
+        *("--quick", "--only", "--server", "--cluster", "--purge"),
     }
     commands = [*make_parser().commands.values(), *client.make_parser().commands.values()]
     flags = {flag for command in commands for argument in command.arguments for flag in argument.option_strings}
