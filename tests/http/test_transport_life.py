@@ -183,9 +183,16 @@ def test_bytes_read_after_waiting_requests_share_a_limit(running, monkeypatch):
             client.settimeout(PATIENCE_S)
             clients.append(client)
             until(lambda number=number: len(running.application.waiting) == number)
+
+        def refused_ports():
+            connections = running.server.state.connections
+            peers = [each._transport.get_extra_info("peername") for each in connections if each._reject_status == 503]
+            return {port for _, port in peers}
+
+        until(lambda: clients[-1].getsockname()[1] in running.call(refused_ports))
         stable_value(lambda: running.call(lambda: running.server.state.unfinished.bytes))
         assert 100_000 < running.call(lambda: running.server.state.unfinished.bytes) <= 1_000_000
-        assert sum(served._reject_status == 503 for served in running.server.state.connections) > 10
+        assert len(running.call(refused_ports)) > 10
         small_client = stack.enter_context(running.connect())
         small_client.sendall(small_input)
         until(lambda: len(running.application.waiting) == 31)
