@@ -12,7 +12,8 @@ import pytest
 from support.rpc import until
 from support.service import ORIGIN
 
-from tornado_signal_client import Peers, SignalError
+import tornado_signal_client as lazy  # what needs aiortc is imported when it is used
+from tornado_signal_client import SignalError
 
 pytestmark = pytest.mark.needs("aiortc")
 
@@ -26,7 +27,7 @@ def connect(io_loop, service):
     made = []
 
     def make(url=None, info="me"):
-        made.append(Peers([DEAD_URL, service.url] if url is None else url, ORIGIN, info=info))
+        made.append(lazy.Peers([DEAD_URL, service.url] if url is None else url, ORIGIN, info=info))
         return made[-1]
 
     async def close():
