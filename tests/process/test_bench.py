@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 from bench import client, processes
@@ -26,6 +28,17 @@ def test_operations_execute_no_more_opcodes_than_the_table_says():
     expected = recorded.get(PYTHON, {})  # another Python executes other opcodes
     more = {name: f"{counted[name]}, not {most}" for name, most in expected.items() if counted[name] > most * MOST_MORE}
     assert not more, "a commit that raises the table says why"
+
+
+def test_server_of_another_checkout_runs_the_code_of_that_checkout(tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(TESTS.parent / "tornado_signal", other / "tornado_signal")
+    (other / "tornado_signal/_version.py").write_text("VERSION, COMMIT = '0.1', 'of-the-other'\n")
+    (other / ".venv").symlink_to(TESTS.parent / ".venv")
+    with processes.tornado_signal(tmp_path / "db", checkout=other) as server:
+        asked = urllib.request.Request(server.base, headers={"Origin": server.base})
+        with urllib.request.urlopen(asked) as response:
+            assert json.load(response) == {"version": "of-the-other"}
 
 
 @pytest.mark.needs("valgrind")
