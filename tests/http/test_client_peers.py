@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import time
+from unittest import mock
 
 import pytest
 from support.rpc import until
@@ -74,6 +75,17 @@ async def test_connections_follow_each_other_with_all_messages_and_closing_withd
         parts = [[[number + part, 10_000] for part in range(100)] for number in range(3)]
         assert await asyncio.wait_for(receiving, BOUND_S) == [["offerer", each] for each in parts]
     assert await service.topics() == []
+
+
+async def test_last_message_arrives_though_its_packet_is_lost(connect):
+    async with connect(info="leaving").room("lobby") as leaving, connect().room("lobby") as staying:
+        joined, _ = [await anext(aiter(room)) for room in (leaving, staying)]
+        transport = joined.peer.connection.sctp.transport
+        with mock.patch.object(transport, "_send_data", mock.AsyncMock()) as lost:
+            await leaving.send("bye")
+            await until(lambda: any(b"bye" in sent.args[0] for sent in lost.await_args_list))
+        await leaving.leave()
+        assert (await anext(aiter(staying))).data == "bye"
 
 
 async def test_join_skips_its_own_and_malformed_offers(connect):

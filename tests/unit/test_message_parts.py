@@ -237,7 +237,7 @@ async def test_end_of_the_channel_in_the_middle_of_a_message_completes_the_sendi
 
 
 @pytest.mark.parametrize("io_loop", [asyncio.SelectorEventLoop], indirect=True)
-@pytest.mark.parametrize(("seconds", "limit_s"), [(0, 2), (10, 12), (1000, 60)])
+@pytest.mark.parametrize(("seconds", "limit_s"), [(0, 4), (10, 14), (1000, 60)])
 async def test_closing_waits_while_data_is_received_at_most_a_minute(monkeypatch, io_loop, seconds, limit_s):
     loop, sleep = asyncio.get_running_loop(), asyncio.sleep
     sender, channel = make()

@@ -12,6 +12,7 @@ from typing import Any, cast
 try:
     from aiortc import RTCConfiguration, RTCDataChannel, RTCIceServer, RTCPeerConnection, RTCSessionDescription
     from aiortc.rtcicetransport import parse_stun_turn_uri
+    from aiortc.rtcsctptransport import SCTP_RTO_INITIAL
     from aiortc.sdp import candidate_from_sdp
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
@@ -29,7 +30,8 @@ from .verification import without_other_hashes
 
 OPEN_S = 20.0  # timeout from the answer to the open channel
 REPORT_MS = 100  # the time of a report is in steps of this
-CLOSE_S = 2.0  # a closing side waits this long for the other to receive something of what was sent
+# How long a closing side waits for the other to receive something. aiortc repeats a lost packet earlier.
+CLOSE_S = SCTP_RTO_INITIAL + 1
 MAX_CLOSE_S = 60.0  # it waits at most this long for the other to receive all
 OPEN_STEPS = 100  # of the event loop, in which aioice opens the sockets of all addresses
 
