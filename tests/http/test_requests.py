@@ -215,10 +215,6 @@ async def until_idle(service):
     await asyncio.sleep(0.05)
 
 
-def half_close(client):
-    client.shutdown(socket.SHUT_WR)
-
-
 async def test_requests_leave_no_reference_cycles_and_those_that_wait_end_with_their_client(service, garbage):
     code = await service.offer()
     for target in ("/health", "/topics", "/lobby/sessions", "/nowhere"):
@@ -229,7 +225,8 @@ async def test_requests_leave_no_reference_cycles_and_those_that_wait_end_with_t
     paths = ("/other/sessions?wait=60", "/lobby/events", f"/events?code={code}&side=offerer")
     waiting = [request("POST", "/poll", {"code": code, "side": "offerer", "wait": 60})]
     waiting += [request("GET", path) for path in paths]
-    for raw, leave in itertools.product(waiting, (socket.socket.close, reset, half_close)):
+    endings = socket.socket.close, reset, lambda client: client.shutdown(socket.SHUT_WR)
+    for raw, leave in itertools.product(waiting, endings):
         client = socket.create_connection(("127.0.0.1", service.port))
         client.sendall(raw)
         await until(lambda: len(service.store.watches) == 1)

@@ -71,10 +71,6 @@ def serve(small_disk, start):
     return lambda *arguments: start("--admin-port", 0, *arguments, data=small_disk / "data")
 
 
-def wait_until_ready(server):
-    until(lambda: server.ask_admin("/readyz")[0] == 200, BOUND_S)
-
-
 def failures(server):
     """Stop the server, and return the failures in its log. Being full does not count."""
     assert server.stop() == 0
@@ -128,7 +124,7 @@ def test_read_only_disk_refuses_writes_and_loses_nothing(small_disk, start):
         remount(small_disk, "rw")
         assert publisher.publish() == 503
         data.chmod(0o755)
-        wait_until_ready(server)
+        until(lambda: server.ask_admin("/readyz")[0] == 200, BOUND_S)
         publisher.more(20)
         publisher.check()
         assert server.stop() == 0

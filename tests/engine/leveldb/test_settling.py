@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import time
+from unittest import mock
 
 import pytest
 from support.stores import TIMEOUT_MS, check_memory, sweep
@@ -135,7 +136,7 @@ async def test_time_continues_after_every_change_and_a_restart_with_an_earlier_c
     elif change != "close":
         await getattr(one, change)(changed, *([lease] if change in ("hold", "renew") else []))
     if change != "close":  # a killed server writes nothing more
-        monkeypatch.setattr(store, "write_time", raise_unavailable)
+        monkeypatch.setattr(store, "write_time", mock.AsyncMock(side_effect=Unavailable("killed")))
     await store.close()
     clock.ms -= MIN_HELD_MS // 2
     _, one = await opened(session_timeout_ms=MIN_HELD_MS)
@@ -155,10 +156,6 @@ async def test_change_includes_the_appends_that_are_being_written(change, store,
     assert all(task.done() for task in adding)
     check_memory(store)
     assert len(session_keys(store)) == {"answer": 23, "refresh": 22, "withdraw": 0}[change]
-
-
-async def raise_unavailable(now_ms):
-    raise Unavailable("killed")
 
 
 @pytest.mark.parametrize("change", ["create", "answer", "withdraw"])
