@@ -108,8 +108,8 @@ async def test_members_of_a_group_join_and_leave_while_its_slot_moves(cluster):
 async def test_slot_whose_keys_may_not_be_moved_waits_for_the_operator(cluster, until, caplog):
     for server in cluster.servers:
         rules = ("on", ">secret", "~*", "&*", "+@all", "-migrate")
-        server.ask("ACL", "SETUSER", "signal", *rules)
-    async with opened(cluster, "denied:", user="signal", password="secret", timeout_s=60) as store:
+        server.ask("ACL", "SETUSER", "limited", *rules)
+    async with opened(cluster, "denied:", user="limited", password="secret", timeout_s=60) as store:
         one = Under(store, ORIGIN)
         await one.create()
         move = await asyncio.to_thread(Move, cluster, store.partitions.of_topic(ORIGIN, "topic").slot)
