@@ -222,7 +222,7 @@ def test_cluster_with_tls_fails_over(tmp_path, start, publish):
     publishers.wait_for(20)
     publishers.stop()
     assert server.stop() == 0
-    assert [line for line in server.log if "is a new primary" in line]
+    assert [line for line in server.log if f"is a new primary; replaced: 127.0.0.1:{primary.tls_port}" in line]
     cluster.kill()
 
 
